@@ -1,0 +1,59 @@
+"""The values that go into a transition and come out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from runqy.tasks.limits import Limits
+from runqy.tasks.message import PickedTask
+from runqy.tasks.outcome import Decision
+
+
+class EnqueueResult(StrEnum):
+    """What became of one task that was handed in."""
+
+    CREATED = "created"
+    EXISTS = "exists"
+    """a task of this id exists already; nothing was changed"""
+    FULL = "full"
+    """the queue holds max_pending waiting tasks; nothing was changed"""
+
+
+@dataclass(frozen=True, slots=True)
+class Pickup:
+    """What one pickup brought.
+
+    ``expired`` tasks were over their pending_timeout and are archived; ``dropped`` ids had no task behind
+    them. ``more`` says that the call stopped at its bound of work, not because the queues were empty.
+    """
+
+    tasks: tuple[PickedTask, ...]
+    expired: int = 0
+    dropped: int = 0
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnd:
+    """The end of one attempt of one task, decided and ready to be written.
+
+    ``run_time`` is in seconds, 0 for a task that never started. ``worker`` names who ran it.
+    """
+
+    queue: str
+    id: str
+    token: str
+    decision: Decision
+    limits: Limits
+    worker: str
+    run_time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A task that a worker holds, by what proves it."""
+
+    queue: str
+    id: str
+    token: str
