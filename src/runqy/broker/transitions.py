@@ -10,14 +10,26 @@ from runqy.tasks.message import PickedTask
 from runqy.tasks.outcome import Decision
 
 
-class EnqueueResult(StrEnum):
-    """What became of one task that was handed in."""
+class EnqueueStatus(StrEnum):
+    """What became of one task that was handed in; only `CREATED` changed anything."""
 
     CREATED = "created"
+    REPEATED = "repeated"
+    """the same idempotency key with the same body was used before; `Enqueued.id` is the first task"""
+    MISMATCH = "mismatch"
+    """the same idempotency key was used with another body"""
     EXISTS = "exists"
-    """a task of this id exists already; nothing was changed"""
+    """a task of this id exists already"""
     FULL = "full"
-    """the queue holds max_pending waiting tasks; nothing was changed"""
+    """the queue holds max_pending waiting tasks"""
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """The answer for one task: what became of it, and the id under which it is known."""
+
+    status: EnqueueStatus
+    id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +50,7 @@ class Pickup:
 class AttemptEnd:
     """The end of one attempt of one task, decided and ready to be written.
 
-    ``run_time`` is in seconds, 0 for a task that never started. ``worker`` names who ran it.
+    ``run_time`` is in seconds, 0 for a task that never started.
     """
 
     queue: str
@@ -46,7 +58,6 @@ class AttemptEnd:
     token: str
     decision: Decision
     limits: Limits
-    worker: str
     run_time: float = 0.0
 
 
@@ -57,3 +68,4 @@ class Held:
     queue: str
     id: str
     token: str
+

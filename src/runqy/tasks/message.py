@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
@@ -39,7 +39,11 @@ class NewTask:
     retry_policy: RetryPolicy = DEFAULT_RETRY_POLICY
     run_at: float | None = None
     handler: str = ""
-    extra: dict[str, str] = field(default_factory=dict)
+    once: str = ""
+    """digest of the idempotency key under which this task is created at most once; empty for none"""
+    body_hash: str = ""
+    """hash of the request's body: the same key with another one is refused"""
+    extra: tuple[tuple[str, str], ...] = ()
     """more hash fields, such as a webhook's address"""
 
     def encode(self) -> bytes:

@@ -1,0 +1,301 @@
+"""One way to Redis: single, Sentinel or Cluster; commands in batches; errors in our own words."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
+
+from redis.asyncio import Redis, RedisCluster, Sentinel
+from redis.asyncio.connection import BlockingConnectionPool, Connection as TCPConnection, SSLConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ConnectionError as RedisConnectionError,
+    NoScriptError,
+    OutOfMemoryError as RedisOutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TimeoutError as RedisTimeoutError,
+)
+
+from runqy.broker.scripts import Script
+from runqy.errors import ConfigurationError, OutOfMemoryError, UnavailableError
+
+SOCKET_TIMEOUT_SECONDS = 10.0
+CONNECT_TIMEOUT_SECONDS = 5.0
+MAX_CONNECTIONS = 16
+
+Command = tuple[Any, ...]
+"""One Redis command: its name and arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedisTarget:
+    """Which Redis or Valkey to use.
+
+    ``url`` is ``redis[s]://[user:password@]host[:port][/db]`` or ``unix:///path``. ``nodes`` are further
+    ``host:port`` entries: the Sentinels, or members of the Cluster. ``password`` stands beside the URL so that
+    it is never printed with it.
+    """
+
+    url: str
+    mode: Literal["single", "sentinel", "cluster"] = "single"
+    nodes: tuple[str, ...] = ()
+    master: str = ""
+    password: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.password:
+            bare = parts._replace(netloc=parts.netloc.rpartition("@")[2])
+            if parts.username:
+                bare = bare._replace(netloc=f"{parts.username}@{bare.netloc}")
+            object.__setattr__(self, "url", bare.geturl())
+            if not self.password:
+                object.__setattr__(self, "password", unquote(parts.password))
+        if parts.scheme not in {"redis", "rediss", "unix"}:
+            raise ConfigurationError(
+                "The Redis address can't be used",
+                why=f"its scheme is {parts.scheme or 'missing'!r}",
+                hint="write redis://host:6379, rediss:// for TLS, or unix:///path/to/socket",
+            )
+
+    @property
+    def use_tls(self) -> bool:
+        return self.url.startswith("rediss:")
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.url).hostname or "localhost"
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.url).port or 6379
+
+    @property
+    def username(self) -> str | None:
+        return urlsplit(self.url).username or None
+
+    @property
+    def db(self) -> int:
+        path = urlsplit(self.url).path.strip("/")
+        return int(path) if path.isdigit() and not self.url.startswith("unix:") else 0
+
+    @property
+    def address(self) -> str:
+        """Where it is, without any secret: for messages and for workers."""
+        if self.url.startswith("unix:"):
+            return urlsplit(self.url).path
+        return f"{self.host}:{self.port}"
+
+
+class ClockOffset:
+    """Added to Redis's clock by every script; zero outside tests."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.microseconds = round(seconds * 1e6)
+
+    def advance(self, seconds: float) -> None:
+        """Move the time that scripts see; negative moves it back."""
+        self.microseconds += round(seconds * 1e6)
+
+
+class Connection:
+    """A client with its pool. Made by `connect`; `close` it."""
+
+    def __init__(self, target: RedisTarget, client: Redis | RedisCluster, offset: ClockOffset) -> None:
+        self.target = target
+        self.client: Any = client
+        self.offset = offset
+        self.is_cluster = target.mode == "cluster"
+
+    async def run(self, commands: Sequence[Command]) -> list[Any]:
+        """Send commands in one round trip (per node on a Cluster); one reply each, in order.
+
+        A command's own error stands in its place in the list. Raises `UnavailableError` when Redis can't be
+        reached; then any of the commands may or may not have been carried out.
+        """
+        with self.errors():
+            if self.is_cluster:
+                return list(
+                    await asyncio.gather(
+                        *(self.client.execute_command(*command) for command in commands), return_exceptions=True
+                    )
+                )
+            if len(commands) == 1:
+                try:
+                    return [await self.client.execute_command(*commands[0])]
+                except ResponseError as error:
+                    return [error]
+            async with self.client.pipeline(transaction=False) as pipeline:
+                for command in commands:
+                    pipeline.execute_command(*command)
+                return list(await pipeline.execute(raise_on_error=False))
+
+    async def call(self, calls: Sequence[tuple[Script, Sequence[str], Sequence[Any]]], *extra: Command) -> list[Any]:
+        """Run scripts (each with keys and arguments) and further commands in one round trip.
+
+        A script that Redis does not know (restart, failover, SCRIPT FLUSH) is sent whole within the same
+        call. The first error among the replies is raised, in our words.
+        """
+        offset = self.offset.microseconds
+        commands: list[Command] = [
+            ("EVALSHA", script.sha, len(keys), *keys, offset, *arguments) for script, keys, arguments in calls
+        ]
+        replies = await self.run([*commands, *extra])
+        unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:
+            again: list[Command] = []
+            for i in unknown:
+                script, keys, arguments = calls[i]
+                again.append(("EVAL", script.text, len(keys), *keys, offset, *arguments))
+            for i, reply in zip(unknown, await self.run(again), strict=True):
+                replies[i] = reply
+        for reply in replies:
+            if isinstance(reply, Exception):
+                with self.errors():
+                    raise reply
+        return replies
+
+    async def command(self, *command: Any) -> Any:
+        """One command; its error is raised in our words."""
+        (reply,) = await self.run([command])
+        if isinstance(reply, Exception):
+            with self.errors():
+                raise reply
+        return reply
+
+    async def ping(self) -> None:
+        """Raises `UnavailableError` when Redis does not answer."""
+        with self.errors():
+            await self.client.ping()
+
+    async def close(self) -> None:
+        await self.client.aclose()
+
+    @contextlib.contextmanager
+    def errors(self) -> Any:
+        """Translate the client library's errors into ours."""
+        try:
+            yield
+        except (RedisError, OSError, asyncio.TimeoutError) as error:
+            raise translate(error, self.target) from error
+
+
+def translate(error: Exception, target: RedisTarget) -> Exception:
+    """Our error for one of the client library, with what to do about it; never with a password."""
+    where = f"Redis at {target.address}"
+    if isinstance(error, AuthenticationError):
+        return UnavailableError(
+            f"{where} refuses the password", why=str(error), hint="check RUNQY_REDIS_URL or REDIS_PASSWORD"
+        )
+    if isinstance(error, BusyLoadingError):
+        return UnavailableError(f"{where} is loading its data", hint="it answers when it is done; nothing to do")
+    if isinstance(error, RedisOutOfMemoryError) or "OOM command not allowed" in str(error):
+        return OutOfMemoryError(
+            f"{where} is out of memory and refuses writes", hint="raise maxmemory, or shorten ttl_completed and ttl_archived"
+        )
+    if isinstance(error, ReadOnlyError):
+        return UnavailableError(f"{where} is a read-only replica", hint="a failover is under way, or the address is a replica's")
+    if isinstance(error, (RedisConnectionError, RedisTimeoutError, OSError, asyncio.TimeoutError)):
+        return UnavailableError(
+            f"{where} can't be reached", why=str(error) or type(error).__name__, hint="check that it runs and that the address is right"
+        )
+    for word in ("MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "TRYAGAIN", "MISCONF", "NOAUTH", "WRONGPASS", "NOPERM", "UNKILLABLE", "BUSY"):
+        if str(error).startswith(word):
+            return UnavailableError(f"{where} can't serve now", why=str(error))
+    return error
+
+
+def _options(target: RedisTarget) -> dict[str, Any]:
+    return {
+        "username": target.username,
+        "password": target.password or None,
+        "socket_timeout": SOCKET_TIMEOUT_SECONDS,
+        "socket_connect_timeout": CONNECT_TIMEOUT_SECONDS,
+        "socket_keepalive": True,
+        "health_check_interval": 0,
+        # Every call here may be repeated by its caller, who knows what a repetition means; the library does not.
+        "retry": Retry(NoBackoff(), 0),
+    }
+
+
+def _single(target: RedisTarget, max_connections: int) -> Redis:
+    options = _options(target)
+    if target.url.startswith("unix:"):
+        options.pop("socket_keepalive")
+        options |= {"connection_class": _unix_class(), "path": urlsplit(target.url).path, "db": target.db}
+    else:
+        connection_class = SSLConnection if target.use_tls else TCPConnection
+        options |= {"connection_class": connection_class, "host": target.host, "port": target.port, "db": target.db}
+        if target.use_tls:
+            import ssl
+
+            options["ssl_min_version"] = ssl.TLSVersion.TLSv1_2
+    pool = BlockingConnectionPool(max_connections=max_connections, timeout=SOCKET_TIMEOUT_SECONDS, **options)
+    return Redis.from_pool(pool)
+
+
+def _unix_class() -> type:
+    from redis.asyncio.connection import UnixDomainSocketConnection
+
+    return UnixDomainSocketConnection
+
+
+def _host_port(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host or text, int(port) if port.isdigit() else 6379
+
+
+def open_client(target: RedisTarget, max_connections: int = MAX_CONNECTIONS) -> Redis | RedisCluster:
+    """A client for the target; it connects with its first command."""
+    match target.mode:
+        case "single":
+            return _single(target, max_connections)
+        case "sentinel":
+            options = _options(target)
+            sentinels = [_host_port(node) for node in target.nodes]
+            sentinel = Sentinel(sentinels, sentinel_kwargs={"socket_timeout": CONNECT_TIMEOUT_SECONDS}, **options)
+            return sentinel.master_for(target.master, db=target.db)
+        case "cluster":
+            nodes = [ClusterNode(*_host_port(node)) for node in (target.nodes or (f"{target.host}:{target.port}",))]
+            return RedisCluster(
+                startup_nodes=nodes,  # type: ignore[arg-type]
+                username=target.username,
+                password=target.password or None,
+                socket_timeout=SOCKET_TIMEOUT_SECONDS,
+                socket_connect_timeout=CONNECT_TIMEOUT_SECONDS,
+                max_connections=max_connections,
+                ssl=target.use_tls,
+            )
+
+
+async def connect(
+    target: RedisTarget, *, clock_offset: ClockOffset | None = None, max_connections: int = MAX_CONNECTIONS
+) -> Connection:
+    """Open a client and see that Redis answers. Raises `UnavailableError`."""
+    connection = Connection(target, open_client(target, max_connections), clock_offset or ClockOffset())
+    try:
+        await connection.ping()
+    except BaseException:
+        await connection.close()
+        raise
+    return connection
+
+
+@contextlib.asynccontextmanager
+async def connected(target: RedisTarget, **options: Any) -> AsyncIterator[Connection]:
+    """`connect` for a `async with` block."""
+    connection = await connect(target, **options)
+    try:
+        yield connection
+    finally:
+        await connection.close()

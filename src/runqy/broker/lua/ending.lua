@@ -1,0 +1,27 @@
+-- Included where a task reaches archived. Needs clock.lua, message.lua, account.lua.
+
+local FOREVER = 3153600000
+
+-- Score of the history entry, and the hash's expiry (nil for never).
+local function retention(now_s, ttl)
+  if ttl > 0 then return now_s + ttl, now_s + ttl end
+  return now_s + FOREVER, nil
+end
+
+-- Gives the task's hash, and what belongs to it, its end of life. The record of its idempotency key lives
+-- until the task has ended, and at least a day from its making.
+local function expire_with(key, prefixes, id, expire_at, once, once_until, logged)
+  if expire_at then
+    redis.call('EXPIREAT', key, expire_at)
+    if logged then redis.call('EXPIREAT', prefixes.log .. id, expire_at) end
+  end
+  if once then redis.call('EXPIREAT', prefixes.once .. once, once_until) end
+end
+
+-- Go's way to write whole seconds.
+local function go_seconds(s)
+  local h, m = math.floor(s / 3600), math.floor(s / 60) % 60
+  if h > 0 then return h .. 'h' .. m .. 'm' .. s % 60 .. 's' end
+  if m > 0 then return m .. 'm' .. s % 60 .. 's' end
+  return s .. 's'
+end

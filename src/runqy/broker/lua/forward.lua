@@ -1,0 +1,34 @@
+-- include: clock
+-- Moves tasks of one queue that are due from scheduled and retry into pending.
+--
+-- KEYS   1 pending  2 scheduled  3 retry
+-- ARGV   1 clock offset  2 queue  3 prefix of task hashes  4 wake channel  5 how many per set, at most
+--        6 events channel
+-- Reply  { how many entries were due, ids without a task }
+-- Crash  before: nothing; after: all
+local call = redis.call
+local now = clock()
+local due, gone, events = 0, {}, {}
+local ready = {}
+for set, state in ipairs({ 'scheduled', 'retry' }) do
+  local key_of_set = KEYS[set + 1]
+  local ids = call('ZRANGEBYSCORE', key_of_set, '-inf', string.format('%.6f', now / 1000000), 'LIMIT', 0, ARGV[5])
+  if #ids > 0 then call('ZREM', key_of_set, unpack(ids)) end
+  due = due + #ids
+  for _, id in ipairs(ids) do
+    local key = ARGV[3] .. id
+    local found = call('HGET', key, 'state')
+    if found == state then
+      call('HSET', key, 'state', 'pending', 'pending_since', nanoseconds(now))
+      ready[#ready + 1] = id
+      events[#events + 1] = 'pending ' .. id
+    elseif not found then
+      gone[#gone + 1] = id
+    end
+  end
+end
+if #ready > 0 then
+  if call('LPUSH', KEYS[1], unpack(ready)) == #ready then call('PUBLISH', ARGV[4], ARGV[2]) end
+  call('PUBLISH', ARGV[6], table.concat(events, '\n'))
+end
+return { due, gone }

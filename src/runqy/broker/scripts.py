@@ -1,0 +1,55 @@
+"""The Lua scripts of the transitions: loaded once, each named here."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from importlib.resources import files
+
+_INCLUDE = re.compile(r"^-- include: (.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One script: its whole text and the SHA-1 under which Redis caches it."""
+
+    name: str
+    text: str
+    sha: str
+
+
+def _source(name: str) -> str:
+    return files("runqy.broker").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+
+
+def _strip(source: str) -> str:
+    """Without comment lines, which Redis would keep in memory and log; the shebang stays first."""
+    lines = [line for line in source.splitlines() if line.strip() and not line.lstrip().startswith("--")]
+    return "\n".join(lines)
+
+
+def load(name: str) -> Script:
+    """Read a script and the parts that it includes. Raises FileNotFoundError for an unknown name."""
+    source = _source(name)
+    match = _INCLUDE.search(source)
+    parts = [_strip(_source(part.strip())) for part in match.group(1).split(",")] if match else []
+    body = _strip(source)
+    shebang = ""
+    if body.startswith("#!"):
+        shebang, _, body = body.partition("\n")
+    text = "\n".join(filter(None, [shebang, *parts, body])) + "\n"
+    return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+ENQUEUE = load("enqueue")
+PICKUP = load("pickup")
+FINISH = load("finish")
+EXTEND = load("extend")
+FORWARD = load("forward")
+EXPIRED = load("expired")
+PURGE = load("purge")
+PAUSE = load("pause")
+RESUME = load("resume")
+
+ALL = (ENQUEUE, PICKUP, FINISH, EXTEND, FORWARD, EXPIRED, PURGE, PAUSE, RESUME)
