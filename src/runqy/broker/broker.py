@@ -2,68 +2,427 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
-from runqy.broker.transitions import AttemptEnd, EnqueueResult, Held, Pickup
-from runqy.tasks.limits import Limits
+from runqy.broker import keys, scripts
+from runqy.broker.connection import Command, Connection
+from runqy.broker.gathering import Gatherer
+from runqy.broker.picking import read_pickup
+from runqy.broker.transitions import AttemptEnd, Enqueued, EnqueueStatus, Held, Pickup
+from runqy.errors import UnavailableError
+from runqy.tasks.limits import PENDING_TIMEOUT, STAMPS, TTL_ARCHIVED, Limits
 from runqy.tasks.message import NewTask
+from runqy.tasks.outcome import Archive, Complete, Decision, Ending, GiveBack, Retry, decide_lost
+from runqy.tasks.retry import RetryPolicy
+
+LEASE_SECONDS = 30.0
+BATCH = 200
+"""Tasks per script call at most: about 5 ms of Redis."""
+LOOKED_AT = 300
+"""Ids that one pickup looks at beyond those it takes, so that a heap of expired tasks can't hold Redis."""
+
+_Call = tuple[scripts.Script, Sequence[str], Sequence[Any]]
 
 
 class Broker:
     """Moves tasks between their states in Redis.
 
     All methods are coroutines, may be called concurrently from one event loop, and raise `UnavailableError`
-    when Redis can't be reached (then nothing, or for `finish` and `enqueue` possibly everything, has
-    happened: repeating the call is safe) and `OutOfMemoryError` when it refuses writes.
+    when Redis can't be reached (then nothing, or possibly everything, has happened: repeating the call is
+    safe) and `OutOfMemoryError` when it refuses writes.
     """
 
-    async def enqueue(self, tasks: Sequence[NewTask], *, max_pending: int = 0) -> list[EnqueueResult]:
-        """Accept tasks; one result per task, in order. Concurrent calls are gathered into one script call.
+    def __init__(self, connection: Connection, *, lease_seconds: float = LEASE_SECONDS) -> None:
+        self.connection = connection
+        self.lease_seconds = lease_seconds
+        self._enqueuing: Gatherer[tuple[NewTask, int], Enqueued] = Gatherer(self._enqueue)
+
+    async def enqueue(self, tasks: Sequence[NewTask], *, max_pending: int = 0) -> list[Enqueued]:
+        """Accept tasks; one answer per task, in order. Concurrent calls are gathered into one script call.
 
         A task with ``run_at`` in the future becomes scheduled, any other pending. When the call returns,
-        every created task is durable in Redis and can be found by its id alone.
+        every created task is durable in Redis and can be found by its id alone. With ``max_pending`` (0: no
+        bound) a queue that holds as many waiting tasks takes no more.
         """
-        raise NotImplementedError
+        if len(tasks) == 1:
+            return [await self._enqueuing.submit((tasks[0], max_pending))]
+        answers: list[Enqueued] = []
+        for chunk in _batched(tasks, BATCH):
+            answers += await self._enqueue([(task, max_pending) for task in chunk])
+        return answers
+
+    async def _enqueue(self, items: Sequence[tuple[NewTask, int]]) -> list[Enqueued]:
+        by_queue: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for index, (task, bound) in enumerate(items):
+            by_queue[task.queue, bound].append(index)
+        calls = [
+            _enqueue_call(queue, bound, [items[index][0] for index in indexes])
+            for (queue, bound), indexes in by_queue.items()
+        ]
+        extra: list[Command] = [("SADD", keys.QUEUES, *{queue for queue, _ in by_queue})]
+        if self.connection.is_cluster:
+            extra += [("HSET", keys.reverse(task.id), "queue", task.queue) for task, _ in items]
+        else:
+            # One script call for all of them: they share no slot, which matters only on a Cluster.
+            calls.append(
+                (scripts.REMEMBER, [keys.reverse(task.id) for task, _ in items], [task.queue for task, _ in items])
+            )
+        replies, repeated = await self._call_again(calls, extra)
+        answers: list[Enqueued] = [None] * len(items)  # type: ignore[list-item]
+        for indexes, reply in zip(by_queue.values(), replies, strict=False):
+            for position, index in enumerate(indexes):
+                status = EnqueueStatus(reply[2 * position].decode())
+                known = reply[2 * position + 1].decode()
+                if status is EnqueueStatus.REPEATED and repeated and known == items[index][0].id:
+                    # Our own first try had arrived and only its answer was lost.
+                    status = EnqueueStatus.CREATED
+                answers[index] = Enqueued(status, known)
+        await self._mend_reverse(items, answers)
+        return answers
+
+    async def _mend_reverse(self, items: Sequence[tuple[NewTask, int]], answers: Sequence[Enqueued]) -> None:
+        """Where nothing was created, make the reverse keys agree with what exists.
+
+        An id that is known keeps (or gets back) its key; one that was refused leaves none behind.
+        """
+        doubtful = {
+            (task.queue, id_)
+            for (task, _), answer in zip(items, answers, strict=True)
+            if answer.status is not EnqueueStatus.CREATED
+            for id_ in (task.id, answer.id)
+        }
+        for queue, id_ in doubtful:
+            exists, named = await self.connection.run(
+                [("EXISTS", keys.task(queue, id_)), ("HGET", keys.reverse(id_), "queue")]
+            )
+            if exists == 1:
+                await self.connection.command("HSETNX", keys.reverse(id_), "queue", queue)
+            elif named == queue.encode():
+                await self.connection.command("DEL", keys.reverse(id_))
+
+    async def _call_again(self, calls: Sequence[_Call], extra: Sequence[Command]) -> tuple[list[Any], bool]:
+        """Call; once more if the connection broke. The scripts know a repetition and change nothing twice."""
+        try:
+            return await self.connection.call(calls, *extra), False
+        except UnavailableError:
+            return await self.connection.call(calls, *extra), True
 
     async def pick_up(
-        self, queues: Sequence[str], limit: int, *, token: str, starting: int, fallback: Limits
+        self,
+        queues: Sequence[str],
+        limit: int,
+        *,
+        token: str,
+        starting: int,
+        fallback: Limits,
+        answer_lost: bool = False,
     ) -> Pickup:
         """Take up to ``limit`` tasks, from the first queue first; paused queues are skipped.
 
-        A task over its pending_timeout is archived in the same step. ``token`` is unique per call; repeating
-        the call with the same token after a lost answer returns the same tasks. The first ``starting`` tasks
-        will start at once, the others are marked as held ahead. ``fallback`` stands in for missing stamps.
+        A task over its pending_timeout is archived in the same step. ``token`` is ``<worker id>#<number>``,
+        unique per call; repeating the call with the same token and ``answer_lost`` returns the tasks of the
+        first call. The first ``starting`` tasks start at once, the others are marked as held ahead.
+        ``fallback`` stands in for missing stamps.
         """
-        raise NotImplementedError
+        if not self.connection.is_cluster:
+            return await self._pick_up(queues, limit, token, starting, fallback, answer_lost)
+        taken = Pickup(())
+        for queue in queues:
+            wanted = limit - len(taken.tasks)
+            if wanted <= 0:
+                break
+            starts = max(starting - len(taken.tasks), 0)
+            part = await self._pick_up([queue], wanted, token, starts, fallback, answer_lost)
+            taken = Pickup(
+                taken.tasks + part.tasks,
+                taken.expired + part.expired,
+                taken.dropped + part.dropped,
+                taken.more or part.more,
+            )
+        return taken
 
-    async def finish(self, ends: Sequence[AttemptEnd], started: Sequence[Held] = ()) -> list[bool]:
+    async def _pick_up(
+        self, queues: Sequence[str], limit: int, token: str, starting: int, fallback: Limits, answer_lost: bool
+    ) -> Pickup:
+        script_keys: list[str] = []
+        arguments: list[Any] = [
+            limit,
+            limit + LOOKED_AT,
+            token,
+            self.lease_seconds,
+            starting,
+            int(answer_lost),
+            fallback.value(PENDING_TIMEOUT),
+            fallback.value(TTL_ARCHIVED),
+        ]
+        for q in queues:
+            script_keys += (
+                keys.pending(q),
+                keys.active(q),
+                keys.lease(q),
+                keys.paused(q),
+                keys.archived(q),
+                keys.processed(q),
+                keys.failed(q),
+                keys.history(q),
+            )
+            arguments += (q, keys.task_prefix(q), keys.log_prefix(q), keys.once_prefix(q), keys.events_channel(q))
+        (reply,) = await self.connection.call([(scripts.PICKUP, script_keys, arguments)])
+        expired, dropped, gone, more, rows = reply
+        picked = read_pickup(queues, rows, token, fallback)
+        await self._settle_reverse((gone[i + 1].decode(), int(gone[i + 2])) for i in range(0, len(gone), 3))
+        if picked.unreadable:
+            await self.finish([_unreadable(*entry) for entry in picked.unreadable])
+        return Pickup(tuple(picked.tasks), expired, dropped + len(picked.unreadable), bool(more))
+
+    async def finish(
+        self, ends: Sequence[AttemptEnd], started: Sequence[Held] = (), *, recovering: bool = False
+    ) -> list[bool]:
         """Write the ends of attempts; one answer per end: whether this caller still owned the task.
 
         ``started`` takes the held-ahead mark off tasks whose execution has begun. A superseded attempt or a
-        replayed call changes nothing.
+        replayed call changes nothing. With ``recovering`` only tasks whose lease has run out are touched.
         """
-        raise NotImplementedError
+        by_queue: dict[str, tuple[list[Held], list[int]]] = defaultdict(lambda: ([], []))
+        for held in started:
+            by_queue[held.queue][0].append(held)
+        for index, end in enumerate(ends):
+            by_queue[end.queue][1].append(index)
+        calls = [
+            _finish_call(queue, begun, [ends[i] for i in indexes], recovering)
+            for queue, (begun, indexes) in by_queue.items()
+        ]
+        if not calls:
+            return []
+        replies = await self.connection.call(calls)
+        owned = [False] * len(ends)
+        for (_, indexes), reply in zip(by_queue.values(), replies, strict=True):
+            for index, done in zip(indexes, reply, strict=True):
+                owned[index] = bool(done)
+        await self._settle_reverse(
+            (end.id, _kept_for(end))
+            for end, done in zip(ends, owned, strict=True)
+            if done and _is_terminal(end.decision)
+        )
+        return owned
+
+    async def _settle_reverse(self, kept: Iterable[tuple[str, int]]) -> None:
+        """Give reverse keys the life of their ended tasks: seconds, 0 for ever, -1 gone.
+
+        They are in no queue's slot, so a crash right before leaves one that outlives its task; the janitor
+        deletes it with the history entry.
+        """
+        kept = [entry for entry in kept if entry[1] != 0]
+        if not kept:
+            return
+        if self.connection.is_cluster:
+            await self.connection.run(
+                [("EXPIRE", keys.reverse(id_), ttl) if ttl > 0 else ("DEL", keys.reverse(id_)) for id_, ttl in kept]
+            )
+            return
+        await self.connection.call([(scripts.FORGET, [keys.reverse(id_) for id_, _ in kept], [ttl for _, ttl in kept])])
 
     async def extend(self, held: Sequence[Held]) -> list[Held]:
         """Renew the leases of held tasks; returns those that this worker no longer owns."""
-        raise NotImplementedError
+        by_queue: dict[str, list[Held]] = defaultdict(list)
+        for task in held:
+            by_queue[task.queue].append(task)
+        chunks = [(queue, chunk) for queue, tasks in by_queue.items() for chunk in _batched(tasks, BATCH)]
+        if not chunks:
+            return []
+        replies = await self.connection.call(
+            [
+                (
+                    scripts.EXTEND,
+                    [keys.lease(queue)],
+                    [
+                        keys.task_prefix(queue),
+                        self.lease_seconds,
+                        *(x for task in chunk for x in (task.id, task.token)),
+                    ],
+                )
+                for queue, chunk in chunks
+            ]
+        )
+        return [chunk[index] for (_, chunk), lost in zip(chunks, replies, strict=True) for index in lost]
 
     async def forward(self, queue: str, limit: int = 100) -> int:
-        """Move scheduled and retrying tasks that are due into pending; returns how many were due."""
-        raise NotImplementedError
+        """Move scheduled and retrying tasks that are due into pending; returns how many entries were due."""
+        (reply,) = await self.connection.call(
+            [
+                (
+                    scripts.FORWARD,
+                    [keys.pending(queue), keys.scheduled(queue), keys.retry(queue)],
+                    [queue, keys.task_prefix(queue), keys.WAKE_CHANNEL, limit, keys.events_channel(queue)],
+                )
+            ]
+        )
+        due, gone = reply
+        await self._settle_reverse((id_.decode(), -1) for id_ in gone)
+        return int(due)
 
-    async def recover(self, queue: str, limit: int = 100) -> int:
-        """Decide again about tasks whose lease ran out; returns how many were found."""
-        raise NotImplementedError
+    async def recover(self, queue: str, limit: int = 100, *, first: int = 0, fallback: Limits | None = None) -> int:
+        """Decide again about tasks whose lease ran out; returns how many were found.
 
-    async def purge(self, queue: str, limit: int = 100) -> int:
-        """Remove finished tasks whose retention is over; returns how many were looked at."""
-        raise NotImplementedError
+        ``first`` is where in the active list to look for tasks without a lease. ``fallback`` stands in for
+        missing stamps.
+        """
+        (reply,) = await self.connection.call(
+            [
+                (
+                    scripts.EXPIRED,
+                    [keys.active(queue), keys.lease(queue)],
+                    [keys.task_prefix(queue), self.lease_seconds, limit, first, limit],
+                )
+            ]
+        )
+        _, cleaned, rows = reply
+        ends = [_lost_end(queue, row, fallback or Limits()) for row in rows]
+        await self.finish(ends, recovering=True)
+        return int(cleaned) + len(ends)
+
+    async def purge(self, queue: str, limit: int = 50) -> int:
+        """Remove finished tasks whose retention is over; returns how many entries were looked at."""
+        (reply,) = await self.connection.call(
+            [
+                (
+                    scripts.PURGE,
+                    [keys.completed(queue), keys.archived(queue)],
+                    [keys.task_prefix(queue), keys.log_prefix(queue), limit],
+                )
+            ]
+        )
+        looked, gone = reply
+        await self._settle_reverse((id_.decode(), -1) for id_ in gone)
+        return int(looked)
 
     async def pause(self, queue: str) -> bool:
         """Pause a queue at once for every path; False when it already was."""
-        raise NotImplementedError
+        (reply,) = await self.connection.call([(scripts.PAUSE, [keys.paused(queue)], [])])
+        return bool(reply)
 
     async def resume(self, queue: str) -> bool:
         """Let a queue run again and wake idle workers; False when it was not paused."""
-        raise NotImplementedError
+        (reply,) = await self.connection.call([(scripts.RESUME, [keys.paused(queue)], [queue, keys.WAKE_CHANNEL])])
+        return bool(reply)
+
+
+_T = TypeVar("_T")
+
+
+def _batched(items: Sequence[_T], size: int) -> Iterable[Sequence[_T]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def _enqueue_call(queue: str, max_pending: int, tasks: Sequence[NewTask]) -> _Call:
+    profiles: dict[tuple[str, ...], int] = {}
+    rows: list[Any] = []
+    for task in tasks:
+        profile = profiles.setdefault(_stamps(task), len(profiles) + 1)
+        run_at = "" if task.run_at is None else f"{task.run_at:.6f}"
+        rows += (task.id, task.encode(), profile, run_at, task.once, task.body_hash)
+    arguments: list[Any] = [
+        queue,
+        keys.task_prefix(queue),
+        keys.once_prefix(queue),
+        keys.WAKE_CHANNEL,
+        max_pending,
+        len(profiles),
+    ]
+    for stamps in profiles:
+        arguments += (len(stamps), *stamps)
+    return scripts.ENQUEUE, [keys.pending(queue), keys.scheduled(queue)], arguments + rows
+
+
+def _stamps(task: NewTask) -> tuple[str, ...]:
+    """The hash fields that freeze a task's limits and what else it was enqueued with."""
+    limits = task.limits
+    stamps = [part for lever in STAMPS for part in (lever.name, str(limits.value(lever)))]
+    stamps += ("src", limits.sources)
+    policy = task.retry_policy.stamp()
+    if policy:
+        stamps += ("retry_policy", policy)
+    if task.handler:
+        stamps += ("handler", task.handler)
+    for name, value in task.extra:
+        stamps += (name, value)
+    return tuple(stamps)
+
+
+def _finish_call(queue: str, started: Sequence[Held], ends: Sequence[AttemptEnd], recovering: bool) -> _Call:
+    arguments: list[Any] = [
+        queue,
+        keys.task_prefix(queue),
+        keys.log_prefix(queue),
+        keys.once_prefix(queue),
+        keys.WAKE_CHANNEL,
+        keys.events_channel(queue),
+        int(recovering),
+        len(started),
+    ]
+    for held in started:
+        arguments += (held.id, held.token)
+    for end in ends:
+        arguments += _end_arguments(end)
+    script_keys = [
+        keys.pending(queue),
+        keys.active(queue),
+        keys.lease(queue),
+        keys.completed(queue),
+        keys.archived(queue),
+        keys.retry(queue),
+        keys.processed(queue),
+        keys.failed(queue),
+        keys.history(queue),
+    ]
+    return scripts.FINISH, script_keys, arguments
+
+
+def _end_arguments(end: AttemptEnd) -> tuple[Any, ...]:
+    run_us = round(end.run_time * 1e6)
+    match end.decision:
+        case Complete(result):
+            kept = result is not None
+            return "C", end.id, end.token, run_us, end.limits.ttl_completed, int(kept), result if kept else ""
+        case Retry(delay, ending, reason):
+            return "R", end.id, end.token, run_us, delay, ending.value, reason
+        case Archive(ending, reason):
+            return "A", end.id, end.token, run_us, end.limits.ttl_archived, ending.value, reason
+        case GiveBack(free_loss):
+            return "G", end.id, end.token, run_us, int(free_loss), "", ""
+
+
+def _is_terminal(decision: Decision) -> bool:
+    return isinstance(decision, (Complete, Archive))
+
+
+def _kept_for(end: AttemptEnd) -> int:
+    return end.limits.ttl_completed if isinstance(end.decision, Complete) else end.limits.ttl_archived
+
+
+def _unreadable(queue: str, id_: str, token: str, problem: str, limits: Limits) -> AttemptEnd:
+    return AttemptEnd(queue, id_, token, Archive(Ending.FAILED, f"the task message can't be read: {problem}"), limits)
+
+
+def _lost_end(queue: str, row: Sequence[Any], fallback: Limits) -> AttemptEnd:
+    id_, token = row[0].decode(), row[1].decode()
+    max_retry, retried, lost, ahead, policy, ttl_archived = (
+        None if value is None else value.decode() for value in row[2:]
+    )
+    decision = decide_lost(
+        max_retry=_count(max_retry, fallback.max_retry),
+        retried=_count(retried, 0),
+        losses=_count(lost, 0),
+        free_losses=None if ahead is None else _count(ahead, 0),
+        policy=RetryPolicy.read_stamp(policy),
+        random=random.random(),
+    )
+    limits = Limits(ttl_archived=_count(ttl_archived, fallback.ttl_archived))
+    return AttemptEnd(queue, id_, token, decision, limits)
+
+
+def _count(text: str | None, default: int) -> int:
+    return int(text) if text and text.isdigit() else default

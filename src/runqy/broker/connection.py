@@ -10,19 +10,26 @@ from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from redis.asyncio import Redis, RedisCluster, Sentinel
-from redis.asyncio.connection import BlockingConnectionPool, Connection as TCPConnection, SSLConnection
+from redis.asyncio.connection import BlockingConnectionPool, SSLConnection
+from redis.asyncio.connection import Connection as TCPConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
-    ConnectionError as RedisConnectionError,
     NoScriptError,
-    OutOfMemoryError as RedisOutOfMemoryError,
     ReadOnlyError,
     RedisError,
     ResponseError,
+)
+from redis.exceptions import (
+    ConnectionError as RedisConnectionError,
+)
+from redis.exceptions import (
+    OutOfMemoryError as RedisOutOfMemoryError,
+)
+from redis.exceptions import (
     TimeoutError as RedisTimeoutError,
 )
 
@@ -186,8 +193,23 @@ class Connection:
         """Translate the client library's errors into ours."""
         try:
             yield
-        except (RedisError, OSError, asyncio.TimeoutError) as error:
+        except (TimeoutError, RedisError, OSError) as error:
             raise translate(error, self.target) from error
+
+
+_PASSING_ERRORS = (
+    "BUSY",
+    "CLUSTERDOWN",
+    "MASTERDOWN",
+    "MISCONF",
+    "NOAUTH",
+    "NOPERM",
+    "NOREPLICAS",
+    "TRYAGAIN",
+    "UNKILLABLE",
+    "WRONGPASS",
+)
+"""Beginnings of error replies that say nothing about our command: the same call may work later."""
 
 
 def translate(error: Exception, target: RedisTarget) -> Exception:
@@ -201,17 +223,21 @@ def translate(error: Exception, target: RedisTarget) -> Exception:
         return UnavailableError(f"{where} is loading its data", hint="it answers when it is done; nothing to do")
     if isinstance(error, RedisOutOfMemoryError) or "OOM command not allowed" in str(error):
         return OutOfMemoryError(
-            f"{where} is out of memory and refuses writes", hint="raise maxmemory, or shorten ttl_completed and ttl_archived"
+            f"{where} is out of memory and refuses writes",
+            hint="raise maxmemory, or shorten ttl_completed and ttl_archived",
         )
     if isinstance(error, ReadOnlyError):
-        return UnavailableError(f"{where} is a read-only replica", hint="a failover is under way, or the address is a replica's")
+        return UnavailableError(
+            f"{where} is a read-only replica", hint="a failover is under way, or the address is a replica's"
+        )
     if isinstance(error, (RedisConnectionError, RedisTimeoutError, OSError, asyncio.TimeoutError)):
         return UnavailableError(
-            f"{where} can't be reached", why=str(error) or type(error).__name__, hint="check that it runs and that the address is right"
+            f"{where} can't be reached",
+            why=str(error) or type(error).__name__,
+            hint="check that it runs and that the address is right",
         )
-    for word in ("MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "TRYAGAIN", "MISCONF", "NOAUTH", "WRONGPASS", "NOPERM", "UNKILLABLE", "BUSY"):
-        if str(error).startswith(word):
-            return UnavailableError(f"{where} can't serve now", why=str(error))
+    if str(error).startswith(_PASSING_ERRORS):
+        return UnavailableError(f"{where} can't serve now", why=str(error))
     return error
 
 
@@ -263,12 +289,16 @@ def open_client(target: RedisTarget, max_connections: int = MAX_CONNECTIONS) -> 
         case "sentinel":
             options = _options(target)
             sentinels = [_host_port(node) for node in target.nodes]
-            sentinel = Sentinel(sentinels, sentinel_kwargs={"socket_timeout": CONNECT_TIMEOUT_SECONDS}, **options)
-            return sentinel.master_for(target.master, db=target.db)
+            sentinel: Any = Sentinel(  # type: ignore[no-untyped-call]
+                sentinels, sentinel_kwargs={"socket_timeout": CONNECT_TIMEOUT_SECONDS}, **options
+            )
+            master: Redis = sentinel.master_for(target.master, db=target.db)
+            return master
         case "cluster":
-            nodes = [ClusterNode(*_host_port(node)) for node in (target.nodes or (f"{target.host}:{target.port}",))]
+            names = target.nodes or (f"{target.host}:{target.port}",)
+            nodes: Any = [ClusterNode(*_host_port(name)) for name in names]  # type: ignore[no-untyped-call]
             return RedisCluster(
-                startup_nodes=nodes,  # type: ignore[arg-type]
+                startup_nodes=nodes,
                 username=target.username,
                 password=target.password or None,
                 socket_timeout=SOCKET_TIMEOUT_SECONDS,

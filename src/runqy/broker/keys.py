@@ -105,9 +105,14 @@ def history(q: str) -> str:
     return prefix(q) + "history"
 
 
-def idempotency(q: str, digest: str) -> str:
-    """string: id and body hash of the enqueue that used this idempotency key"""
-    return f"{prefix(q)}once:{digest}"
+def once_prefix(q: str) -> str:
+    """A record of a used idempotency key without its digest."""
+    return prefix(q) + "once:"
+
+
+def once(q: str, digest: str) -> str:
+    """string: id, body hash and unix time of the enqueue that used this idempotency key"""
+    return once_prefix(q) + digest
 
 
 def reverse(task_id: str) -> str:

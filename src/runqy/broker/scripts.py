@@ -51,5 +51,7 @@ EXPIRED = load("expired")
 PURGE = load("purge")
 PAUSE = load("pause")
 RESUME = load("resume")
+REMEMBER = load("remember")
+FORGET = load("forget")
 
-ALL = (ENQUEUE, PICKUP, FINISH, EXTEND, FORWARD, EXPIRED, PURGE, PAUSE, RESUME)
+ALL = (ENQUEUE, PICKUP, FINISH, EXTEND, FORWARD, EXPIRED, PURGE, PAUSE, RESUME, REMEMBER, FORGET)

@@ -68,4 +68,3 @@ class Held:
     queue: str
     id: str
     token: str
-
