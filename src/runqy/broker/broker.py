@@ -264,8 +264,10 @@ class Broker:
         await self._settle_reverse((id_.decode(), -1) for id_ in gone)
         return int(due)
 
-    async def recover(self, queue: str, limit: int = 100, *, first: int = 0, fallback: Limits | None = None) -> int:
-        """Decide again about tasks whose lease ran out; returns how many were found.
+    async def recover(
+        self, queue: str, limit: int = 100, *, first: int = 0, fallback: Limits | None = None
+    ) -> tuple[int, int]:
+        """Decide again about tasks whose lease ran out; returns how many were found, and how many are active.
 
         ``first`` is where in the active list to look for tasks without a lease. ``fallback`` stands in for
         missing stamps.
@@ -279,10 +281,10 @@ class Broker:
                 )
             ]
         )
-        _, cleaned, rows = reply
+        active, cleaned, rows = reply
         ends = [_lost_end(queue, row, fallback or Limits()) for row in rows]
         await self.finish(ends, recovering=True)
-        return int(cleaned) + len(ends)
+        return int(cleaned) + len(ends), int(active)
 
     async def purge(self, queue: str, limit: int = 50) -> int:
         """Remove finished tasks whose retention is over; returns how many entries were looked at."""
@@ -298,6 +300,15 @@ class Broker:
         looked, gone = reply
         await self._settle_reverse((id_.decode(), -1) for id_ in gone)
         return int(looked)
+
+    async def server_start(self) -> tuple[str, float]:
+        """Which Redis process answers (its run id), and for how many seconds it has been up."""
+        info = await self.connection.command("INFO", "server")
+        if isinstance(info, bytes):
+            pairs = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
+        else:
+            pairs = {str(key): str(value) for key, value in info.items()}
+        return pairs.get("run_id", ""), float(pairs.get("uptime_in_seconds", 0))
 
     async def pause(self, queue: str) -> bool:
         """Pause a queue at once for every path; False when it already was."""

@@ -6,6 +6,8 @@ The layout is asynq's: the braces around the queue's name keep all keys of one q
 
 from __future__ import annotations
 
+from runqy.tasks.state import State
+
 QUEUES = "asynq:queues"
 """set of full queue names"""
 
@@ -85,6 +87,11 @@ def archived(q: str) -> str:
     return prefix(q) + "archived"
 
 
+def container(q: str, state: State) -> str:
+    """The list or sorted set that holds the ids of the tasks in one state."""
+    return prefix(q) + state.value
+
+
 def paused(q: str) -> str:
     """string: unix time of the pause; its presence pauses the queue"""
     return prefix(q) + "paused"
@@ -141,3 +148,8 @@ EVENTS_PATTERN = "runqy:events:*"
 def progress_channel(task_id: str) -> str:
     """channel: progress, log lines and output pieces of one task"""
     return f"runqy:task:{task_id}"
+
+
+def queue_of_events_channel(channel: str) -> str:
+    """The queue whose tasks an events channel tells about."""
+    return channel.removeprefix("runqy:events:")

@@ -76,10 +76,14 @@ def _limits(fields: Sequence[Any], max_retry: int | None, fallback: Limits) -> L
     return read_stamps(stamps, max_retry, sources, fallback)
 
 
-def _wait(since: bytes | None, now_us: int) -> float:
-    """Seconds in pending: the stamp is in nanoseconds, or in seconds where an older worker wrote it."""
-    if not since or not since.isdigit():
-        return 0.0
-    value = int(since)
-    started_us = value / 1000 if value > 1e12 else value * 1e6
-    return max(now_us - started_us, 0.0) / 1e6
+def read_since(stamp: bytes | None) -> float | None:
+    """Unix seconds of a pending_since: nanoseconds, or seconds where an older worker wrote it."""
+    if not stamp or not stamp.isdigit() or stamp == b"0":
+        return None
+    value = int(stamp)
+    return value / 1e9 if value > 1e12 else float(value)
+
+
+def _wait(stamp: bytes | None, now_us: int) -> float:
+    since = read_since(stamp)
+    return 0.0 if since is None else max(now_us / 1e6 - since, 0.0)

@@ -11,6 +11,8 @@ from runqy.tasks.limits import Limits
 from runqy.tasks.message_pb2 import TaskMessage
 from runqy.tasks.retry import DEFAULT_RETRY_POLICY, RetryPolicy
 
+__all__ = ["LIBRARY_TIMEOUT_SECONDS", "MessageError", "NewTask", "PickedTask", "TaskMessage", "decode", "new_task_id"]
+
 LIBRARY_TIMEOUT_SECONDS = 1800
 """What asynq writes into field 8 of a task without a time limit; its inspector shows it, nothing enforces it."""
 
