@@ -11,7 +11,7 @@ from runqy.broker import keys, scripts
 from runqy.broker.connection import Command, Connection
 from runqy.broker.gathering import Gatherer
 from runqy.broker.picking import read_pickup
-from runqy.broker.transitions import AttemptEnd, Enqueued, EnqueueStatus, Held, Pickup
+from runqy.broker.transitions import AttemptEnd, Enqueued, EnqueueStatus, Held, Pickup, Renewal
 from runqy.errors import UnavailableError
 from runqy.tasks.limits import PENDING_TIMEOUT, STAMPS, TTL_ARCHIVED, Limits
 from runqy.tasks.message import NewTask
@@ -23,6 +23,9 @@ BATCH = 200
 """Tasks per script call at most: about 5 ms of Redis."""
 LOOKED_AT = 300
 """Ids that one pickup looks at beyond those it takes, so that a heap of expired tasks can't hold Redis."""
+
+TASK_LOG_BYTES = 64 * 1024
+"""How much of a task's output is kept (up to twice as much for a moment)."""
 
 _Call = tuple[scripts.Script, Sequence[str], Sequence[Any]]
 
@@ -168,6 +171,7 @@ class Broker:
                 keys.processed(q),
                 keys.failed(q),
                 keys.history(q),
+                keys.holes(q),
             )
             arguments += (q, keys.task_prefix(q), keys.log_prefix(q), keys.once_prefix(q), keys.events_channel(q))
         (reply,) = await self.connection.call([(scripts.PICKUP, script_keys, arguments)])
@@ -225,14 +229,14 @@ class Broker:
             return
         await self.connection.call([(scripts.FORGET, [keys.reverse(id_) for id_, _ in kept], [ttl for _, ttl in kept])])
 
-    async def extend(self, held: Sequence[Held]) -> list[Held]:
-        """Renew the leases of held tasks; returns those that this worker no longer owns."""
+    async def extend(self, held: Sequence[Held]) -> Renewal:
+        """Renew the leases of held tasks; tells which this worker no longer owns, and which it must cancel."""
         by_queue: dict[str, list[Held]] = defaultdict(list)
         for task in held:
             by_queue[task.queue].append(task)
         chunks = [(queue, chunk) for queue, tasks in by_queue.items() for chunk in _batched(tasks, BATCH)]
         if not chunks:
-            return []
+            return Renewal()
         replies = await self.connection.call(
             [
                 (
@@ -247,7 +251,11 @@ class Broker:
                 for queue, chunk in chunks
             ]
         )
-        return [chunk[index] for (_, chunk), lost in zip(chunks, replies, strict=True) for index in lost]
+        rows = list(zip((chunk for _, chunk in chunks), replies, strict=True))
+        return Renewal(
+            tuple(chunk[index] for chunk, (lost, _) in rows for index in lost),
+            tuple(chunk[index] for chunk, (_, cancelled) in rows for index in cancelled),
+        )
 
     async def forward(self, queue: str, limit: int = 100) -> int:
         """Move scheduled and retrying tasks that are due into pending; returns how many entries were due."""
@@ -300,6 +308,24 @@ class Broker:
         looked, gone = reply
         await self._settle_reverse((id_.decode(), -1) for id_ in gone)
         return int(looked)
+
+    async def append_log(self, held: Held, text: str) -> bool:
+        """Keep what a task printed (the newest 64 KiB) and tell it to whoever follows; False if not the owner."""
+        call: _Call = (
+            scripts.APPEND_LOG,
+            [keys.task(held.queue, held.id), keys.log(held.queue, held.id)],
+            [held.token, text, TASK_LOG_BYTES, keys.progress_channel(held.id)],
+        )
+        return bool((await self.connection.call([call]))[0])
+
+    async def progress(self, held: Held, progress: bytes) -> bool:
+        """Keep the newest progress of a running task (JSON text) and tell it; False if not the owner."""
+        call: _Call = (
+            scripts.PROGRESS,
+            [keys.task(held.queue, held.id)],
+            [held.token, progress, keys.progress_channel(held.id)],
+        )
+        return bool((await self.connection.call([call]))[0])
 
     async def server_start(self) -> tuple[str, float]:
         """Which Redis process answers (its run id), and for how many seconds it has been up."""
@@ -372,6 +398,7 @@ def _finish_call(queue: str, started: Sequence[Held], ends: Sequence[AttemptEnd]
         keys.WAKE_CHANNEL,
         keys.events_channel(queue),
         int(recovering),
+        ends[0].limits.ttl_archived if ends else 0,
         len(started),
     ]
     for held in started:

@@ -14,13 +14,16 @@ from redis.exceptions import RedisError
 from runqy.broker import keys
 from runqy.broker.connection import Connection, open_client, translate
 from runqy.errors import RunqyError
-from runqy.tasks.state import TERMINAL, State
+from runqy.tasks.state import TERMINAL
 
 IDLE_SECONDS = 5.0
 """After this long without a message the connection is tried with a PING; twice as long, and it is made anew."""
 MAX_BACKOFF_SECONDS = 5.0
 
 log = structlog.get_logger(__name__)
+
+DELETED = "deleted"
+"""Stands where a state would, for a task that an operator deleted."""
 
 _TERMINAL_WORDS = tuple(state.value for state in TERMINAL)
 
@@ -85,7 +88,7 @@ class Events:
         self._controls.append(callback)
 
     def subscribe_changes(self, callback: Callable[[str, str, str], None]) -> None:
-        """Call back with queue, state and id for each task that changed its state (needs ``task_ends``)."""
+        """Call back with queue, state (or `DELETED`) and id for each task that moved (needs ``task_ends``)."""
         self._changes.append(callback)
 
     async def wait_for_end(self, queue: str, task_id: str, timeout: float) -> bool:
@@ -193,9 +196,9 @@ class Events:
     def _deliver_changes(self, queue: str, text: str) -> None:
         for line in text.split("\n"):
             state, _, task_id = line.partition(" ")
-            if state in _TERMINAL_WORDS:
+            if state in _TERMINAL_WORDS or state == DELETED:
                 for future in self._waiters.get(task_id, ()):
                     if not future.done():
                         future.set_result(None)
             for callback in list(self._changes):
-                callback(queue, State(state), task_id)
+                callback(queue, state, task_id)

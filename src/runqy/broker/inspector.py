@@ -167,23 +167,14 @@ class Inspector:
                 ("EXISTS", keys.paused(queue)),
                 ("GET", keys.processed(queue)),
                 ("GET", keys.failed(queue)),
+                ("GET", keys.holes(queue)),
                 ("LINDEX", keys.pending(queue), -1),
             ]
         replies = await self._run(commands)
         now = _time(replies[0])
-        rows = [replies[1 + 10 * i : 11 + 10 * i] for i in range(len(queues))]
-        latencies = await self._latencies([(q, row[9]) for q, row in zip(queues, rows, strict=True)], now)
-        return [
-            QueueCounts(
-                queue,
-                *(int(value) for value in row[:6]),
-                paused=bool(row[6]),
-                latency=latency,
-                processed=int(row[7] or 0),
-                failed=int(row[8] or 0),
-            )
-            for queue, row, latency in zip(queues, rows, latencies, strict=True)
-        ]
+        rows = [replies[1 + 11 * i : 12 + 11 * i] for i in range(len(queues))]
+        latencies = await self._latencies([(q, row[10]) for q, row in zip(queues, rows, strict=True)], now)
+        return [_counts(queue, row, latency) for queue, row, latency in zip(queues, rows, latencies, strict=True)]
 
     async def _latencies(self, oldest: Sequence[tuple[str, bytes | None]], now: float) -> list[float]:
         commands: list[Command] = [
@@ -234,6 +225,25 @@ class Inspector:
                 with self._connection.errors():
                     raise reply
         return replies
+
+
+def _counts(queue: str, row: Sequence[Any], latency: float) -> QueueCounts:
+    pending, active, scheduled, retry, archived, completed, paused, processed, failed, holes = (
+        int(x or 0) for x in row[:10]
+    )
+    return QueueCounts(
+        queue,
+        max(pending - holes, 0),
+        active,
+        scheduled,
+        retry,
+        archived,
+        completed,
+        bool(paused),
+        latency,
+        processed,
+        failed,
+    )
 
 
 def _time(reply: Sequence[Any]) -> float:

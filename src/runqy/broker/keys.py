@@ -92,6 +92,11 @@ def container(q: str, state: State) -> str:
     return prefix(q) + state.value
 
 
+def holes(q: str) -> str:
+    """string: how many entries of a long pending list are blank, left by tasks that were taken out"""
+    return prefix(q) + "holes"
+
+
 def paused(q: str) -> str:
     """string: unix time of the pause; its presence pauses the queue"""
     return prefix(q) + "paused"

@@ -49,9 +49,31 @@ EXTEND = load("extend")
 FORWARD = load("forward")
 EXPIRED = load("expired")
 PURGE = load("purge")
+ARCHIVE = load("archive")
+RUN = load("run")
+DELETE = load("delete")
 PAUSE = load("pause")
 RESUME = load("resume")
+APPEND_LOG = load("append_log")
+PROGRESS = load("progress")
 REMEMBER = load("remember")
 FORGET = load("forget")
 
-ALL = (ENQUEUE, PICKUP, FINISH, EXTEND, FORWARD, EXPIRED, PURGE, PAUSE, RESUME, REMEMBER, FORGET)
+ALL = (
+    ENQUEUE,
+    PICKUP,
+    FINISH,
+    EXTEND,
+    FORWARD,
+    EXPIRED,
+    PURGE,
+    ARCHIVE,
+    RUN,
+    DELETE,
+    PAUSE,
+    RESUME,
+    APPEND_LOG,
+    PROGRESS,
+    REMEMBER,
+    FORGET,
+)

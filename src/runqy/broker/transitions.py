@@ -8,6 +8,7 @@ from enum import StrEnum
 from runqy.tasks.limits import Limits
 from runqy.tasks.message import PickedTask
 from runqy.tasks.outcome import Decision
+from runqy.tasks.state import State
 
 
 class EnqueueStatus(StrEnum):
@@ -68,3 +69,32 @@ class Held:
     queue: str
     id: str
     token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What became of leases: tasks that this worker no longer owns, and tasks that it must cancel."""
+
+    lost: tuple[Held, ...] = ()
+    cancelled: tuple[Held, ...] = ()
+
+
+class ActionStatus(StrEnum):
+    """What an operator's action came to for one task."""
+
+    DONE = "done"
+    ASKED = "asked"
+    """the task is running; its worker was told to stop it"""
+    ILLEGAL = "illegal"
+    """the task's state does not allow the action"""
+    GONE = "gone"
+    """there is no such task"""
+
+
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """The answer for one task: what the action came to, and the state in which the task was found."""
+
+    id: str
+    status: ActionStatus
+    state: State | None

@@ -4,7 +4,7 @@
 -- KEYS   1 pending  2 active  3 lease  4 completed  5 archived  6 retry  7 processed  8 failed  9 history
 -- ARGV   1 clock offset  2 queue  3 prefix of task hashes  4 prefix of logs  5 prefix of idempotency records
 --        6 wake channel  7 events channel  8 "1": only tasks whose lease ran out (recovery)
---        9 number of started tasks; then id, token of each: their held-ahead mark goes
+--        9 fallback ttl_archived (s)  10 number of started tasks; then id, token of each: their held-ahead mark goes
 --        ends, 7 each: kind, id, token, run time (us), and by kind
 --          C complete   ttl (s)             "1" if a result follows   result
 --          R retry      delay (s)           ending                    reason
@@ -18,15 +18,16 @@ local now_s = math.floor(now / 1000000)
 local prefix = ARGV[3]
 local prefixes = { log = ARGV[4], once = ARGV[5] }
 local recovering = ARGV[8] == '1'
-local FIELDS = { 'state', 'attempt', 'msg', 'attempts', 'retried', 'completed_at', 'once', 'once_since', 'log', 'lost' }
+local FIELDS = { 'state', 'attempt', 'msg', 'attempts', 'retried', 'completed_at', 'once', 'once_since', 'log', 'lost',
+  'cancel', 'ttl_archived' }
 
 local function owns(attempt, token)
   if token == '' then return not attempt end
   return attempt and string.sub(attempt, 1, #token + 1) == token .. ' '
 end
 
-local at = 10
-for _ = 1, tonumber(ARGV[9]) do
+local at = 11
+for _ = 1, tonumber(ARGV[10]) do
   local key = prefix .. ARGV[at]
   if owns(call('HGET', key, 'attempt'), ARGV[at + 1]) then call('HDEL', key, 'ahead') end
   at = at + 2
@@ -42,12 +43,14 @@ local function ended(h, run_us, ok)
   local since = h[2] and string.match(h[2], ' (%S+) ')
   since = since_us(since)
   if since and since > 0 then count(waits, math.max(now - run_us - since, 0)) end
-  count(runs, run_us)
+  if run_us > 0 then count(runs, run_us) end
 end
 
 local function attempt_line(h, token, run_us, ending, reason)
   local worker = string.match(token, '^(.*)#') or token
-  return with_attempt(h[4], (tonumber(h[5] or '') or 0) + 1, worker, now - run_us, now, ending, reason)
+  local started = now - run_us
+  if ending == 'lost' then started = tonumber(string.match(h[2] or '', ' (%d+)$') or '') or now end
+  return with_attempt(h[4], (tonumber(h[5] or '') or 0) + 1, worker, started, now, ending, reason)
 end
 
 local function once_until(h)
@@ -66,7 +69,7 @@ function act.C(id, key, h, token, run_us, ttl, has_result, result)
     fields[#fields + 1] = result
   end
   call('HSET', key, unpack(fields))
-  call('HDEL', key, 'attempt', 'ahead')
+  call('HDEL', key, 'attempt', 'ahead', 'cancel')
   expire_with(key, prefixes, id, expire_at, h[7], once_until(h), h[9])
   completed[#completed + 1] = score
   completed[#completed + 1] = id
@@ -80,7 +83,7 @@ function act.A(id, key, h, token, run_us, ttl, ending, reason)
     attempt_line(h, token, run_us, ending, reason) }
   if h[3] then fields[9], fields[10] = 'msg', with_failure(h[3], tonumber(h[5] or '') or 0, reason, now_s) end
   call('HSET', key, unpack(fields))
-  call('HDEL', key, 'attempt', 'ahead')
+  call('HDEL', key, 'attempt', 'ahead', 'cancel')
   expire_with(key, prefixes, id, expire_at, h[7], once_until(h), h[9])
   archived[#archived + 1] = score
   archived[#archived + 1] = id
@@ -138,7 +141,12 @@ for i = at, #ARGV, 7 do
     mine = not lease or tonumber(lease) <= now / 1000000
   end
   if mine then
-    act[kind](id, key, h, token, run_us, ARGV[i + 4], ARGV[i + 5], ARGV[i + 6])
+    if h[11] and (kind == 'R' or kind == 'G') then
+      -- Its cancellation was asked for: it never starts or tries again.
+      act.A(id, key, h, token, run_us, tonumber(h[12] or '') or ARGV[9], 'cancelled', h[11])
+    else
+      act[kind](id, key, h, token, run_us, ARGV[i + 4], ARGV[i + 5], ARGV[i + 6])
+    end
     call('LREM', KEYS[2], -1, id)
     released[#released + 1] = id
   end

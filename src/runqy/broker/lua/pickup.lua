@@ -1,7 +1,7 @@
 -- include: clock, message, account, ending
 -- Takes tasks for a worker from one or several queues, the first queue first. On a Cluster: from one queue.
 --
--- KEYS   per queue 8: pending, active, lease, paused, archived, processed, failed, history
+-- KEYS   per queue 9: pending, active, lease, paused, archived, processed, failed, history, holes
 -- ARGV   1 clock offset  2 how many  3 how many ids to look at, at most  4 token of this call  5 lease (s)
 --        6 how many of them start at once; the others are marked as held ahead
 --        7 "1" if the answer to an earlier call with this token was lost
@@ -30,7 +30,7 @@ local function reply_for(q, id, ahead, h, since)
 end
 
 local function expire(q, id, key, h, waited, waits)
-  local keys = { archived = KEYS[8 * q - 3] }
+  local keys = { archived = KEYS[9 * q - 4] }
   local reason = 'pending timeout: waited ' .. go_seconds(math.floor(waited / 1000000)) .. ' before pickup'
   local ttl = tonumber(h[5] or '') or tonumber(ARGV[9])
   local score, expire_at = retention(now_s, ttl)
@@ -51,8 +51,8 @@ local function expire(q, id, key, h, waited, waits)
   gone[#gone + 1] = ttl
 end
 
-for q = 1, #KEYS / 8 do
-  local base = 8 * (q - 1)
+for q = 1, #KEYS / 9 do
+  local base = 9 * (q - 1)
   local pending, active, lease_key = KEYS[base + 1], KEYS[base + 2], KEYS[base + 3]
   local prefix = ARGV[6 + 5 * q]
   local found = {}
@@ -75,11 +75,12 @@ for q = 1, #KEYS / 8 do
       for _, id in ipairs(ids) do
         looked = looked + 1
         local key = prefix .. id
-        local h = call('HMGET', key, unpack(FIELDS))
+        if id == '' and call('DECR', KEYS[base + 9]) <= 0 then call('DEL', KEYS[base + 9]) end
+        local h = id == '' and {} or call('HMGET', key, unpack(FIELDS))
         if (not h[1] and not h[16]) or (h[2] and h[2] ~= 'pending') then
           -- No task behind the id, or the task is elsewhere: only this entry goes.
-          dropped = dropped + 1
-          if not h[1] and not h[16] then
+          if id ~= '' then dropped = dropped + 1 end
+          if id ~= '' and not h[1] and not h[16] then
             call('UNLINK', key)
             gone[#gone + 1] = q
             gone[#gone + 1] = id
