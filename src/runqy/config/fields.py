@@ -141,6 +141,8 @@ def _members(payload: bytes) -> dict[str, str]:
         return {name: bytes(raw).decode() for name, raw in _decoder.decode(payload).items()}
     except UnicodeDecodeError:
         raise PayloadError(["invalid data payload: not UTF-8 text"]) from None
+    except RecursionError:
+        raise PayloadError(["invalid data payload: nested too deeply"]) from None
     except msgspec.ValidationError:
         raise PayloadError(["invalid data payload: must be a JSON object"]) from None
     except msgspec.DecodeError:
@@ -152,7 +154,9 @@ def _members_by_standard_library(text: str) -> dict[str, str]:
     try:
         if not isinstance(_strict_json.decode(text), dict):
             raise PayloadError(["invalid data payload: must be a JSON object"])
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise PayloadError(["invalid data payload: nested too deeply"]) from None
+    except ValueError as error:
         raise PayloadError([f"invalid data payload: {error}"]) from None
     members: dict[str, str] = {}
     at = _skip(text, text.index("{") + 1, _SPACE)

@@ -117,9 +117,14 @@ def shown(node: Node) -> str:
 
 
 class Reading:
-    """Reads nodes and gathers what is wrong: `problems` refuse, `warnings` don't."""
+    """Reads nodes and gathers what is wrong: `problems` refuse, `warnings` don't.
 
-    def __init__(self) -> None:
+    ``lenient`` is for what was stored earlier, perhaps by another program: keys that are not known are passed
+    over, and what `object_to` finds is a warning.
+    """
+
+    def __init__(self, *, lenient: bool = False) -> None:
+        self.lenient = lenient
         self.problems: list[Problem] = []
         self.warnings: list[Problem] = []
 
@@ -128,6 +133,10 @@ class Reading:
 
     def warn(self, text: str, where: Position | None) -> None:
         self.warnings.append(Problem(text, where))
+
+    def object_to(self, text: str, where: Position | None) -> None:
+        """Refuse what is new, put up with what was stored."""
+        (self.warnings if self.lenient else self.problems).append(Problem(text, where))
 
     def entries(self, node: Node, name: str) -> Entries | None:
         """A map, or None (and a problem unless the node is empty)."""
@@ -147,7 +156,7 @@ class Reading:
     def known_keys(self, node: Entries, known: Sequence[str], prefix: str) -> None:
         """Refuse every key that is not known, with the nearest known name."""
         for key in node.entries:
-            if key not in known:
+            if key not in known and not self.lenient:
                 self.refuse(f"{prefix}{unknown_name('key', key, known)}", node.place(key))
 
     def text(self, node: Node, name: str) -> str | None:
