@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -58,14 +59,14 @@ class Broker:
         return answers
 
     async def _enqueue(self, items: Sequence[tuple[NewTask, int]]) -> list[Enqueued]:
-        by_queue: dict[tuple[str, int], list[int]] = defaultdict(list)
+        groups: dict[tuple[str, int, tuple[str, ...]], list[int]] = defaultdict(list)
         for index, (task, bound) in enumerate(items):
-            by_queue[task.queue, bound].append(index)
+            groups[task.queue, bound, _stamps(task)].append(index)
         calls = [
-            _enqueue_call(queue, bound, [items[index][0] for index in indexes])
-            for (queue, bound), indexes in by_queue.items()
+            _enqueue_call(queue, bound, stamps, [items[index][0] for index in indexes])
+            for (queue, bound, stamps), indexes in groups.items()
         ]
-        extra: list[Command] = [("SADD", keys.QUEUES, *{queue for queue, _ in by_queue})]
+        extra: list[Command] = [("SADD", keys.QUEUES, *{queue for queue, _, _ in groups})]
         if self.connection.is_cluster:
             extra += [("HSET", keys.reverse(task.id), "queue", task.queue) for task, _ in items]
         else:
@@ -74,16 +75,19 @@ class Broker:
                 (scripts.REMEMBER, [keys.reverse(task.id) for task, _ in items], [task.queue for task, _ in items])
             )
         replies, repeated = await self._call_again(calls, extra)
-        answers: list[Enqueued] = [None] * len(items)  # type: ignore[list-item]
-        for indexes, reply in zip(by_queue.values(), replies, strict=False):
-            for position, index in enumerate(indexes):
-                status = EnqueueStatus(reply[2 * position].decode())
-                known = reply[2 * position + 1].decode()
+        answers = [Enqueued(EnqueueStatus.CREATED, task.id) for task, _ in items]
+        refused = False
+        for indexes, reply in zip(groups.values(), replies, strict=False):
+            for at in range(0, len(reply), 3):
+                index = indexes[reply[at]]
+                status, known = EnqueueStatus(reply[at + 1].decode()), reply[at + 2].decode()
                 if status is EnqueueStatus.REPEATED and repeated and known == items[index][0].id:
                     # Our own first try had arrived and only its answer was lost.
-                    status = EnqueueStatus.CREATED
+                    continue
                 answers[index] = Enqueued(status, known)
-        await self._mend_reverse(items, answers)
+                refused = True
+        if refused:
+            await self._mend_reverse(items, answers)
         return answers
 
     async def _mend_reverse(self, items: Sequence[tuple[NewTask, int]], answers: Sequence[Enqueued]) -> None:
@@ -175,8 +179,8 @@ class Broker:
             )
             arguments += (q, keys.task_prefix(q), keys.log_prefix(q), keys.once_prefix(q), keys.events_channel(q))
         (reply,) = await self.connection.call([(scripts.PICKUP, script_keys, arguments)])
-        expired, dropped, gone, more, rows = reply
-        picked = read_pickup(queues, rows, token, fallback)
+        expired, dropped, gone, more, now, rows = reply
+        picked = read_pickup(queues, rows, int(now), token, fallback)
         await self._settle_reverse((gone[i + 1].decode(), int(gone[i + 2])) for i in range(0, len(gone), 3))
         if picked.unreadable:
             await self.finish([_unreadable(*entry) for entry in picked.unreadable])
@@ -354,37 +358,42 @@ def _batched(items: Sequence[_T], size: int) -> Iterable[Sequence[_T]]:
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
-def _enqueue_call(queue: str, max_pending: int, tasks: Sequence[NewTask]) -> _Call:
-    profiles: dict[tuple[str, ...], int] = {}
-    rows: list[Any] = []
-    for task in tasks:
-        profile = profiles.setdefault(_stamps(task), len(profiles) + 1)
-        run_at = "" if task.run_at is None else f"{task.run_at:.6f}"
-        rows += (task.id, task.encode(), profile, run_at, task.once, task.body_hash)
+def _enqueue_call(queue: str, max_pending: int, stamps: tuple[str, ...], tasks: Sequence[NewTask]) -> _Call:
+    long = any(task.once or task.run_at is not None for task in tasks)
     arguments: list[Any] = [
         queue,
         keys.task_prefix(queue),
         keys.once_prefix(queue),
         keys.WAKE_CHANNEL,
         max_pending,
-        len(profiles),
+        int(long),
+        len(stamps),
+        *stamps,
     ]
-    for stamps in profiles:
-        arguments += (len(stamps), *stamps)
-    return scripts.ENQUEUE, [keys.pending(queue), keys.scheduled(queue)], arguments + rows
+    for task in tasks:
+        arguments += (task.id, task.encode())
+        if long:
+            arguments += ("" if task.run_at is None else f"{task.run_at:.6f}", task.once, task.body_hash)
+    return scripts.ENQUEUE, [keys.pending(queue), keys.scheduled(queue)], arguments
 
 
 def _stamps(task: NewTask) -> tuple[str, ...]:
     """The hash fields that freeze a task's limits and what else it was enqueued with."""
-    limits = task.limits
+    return _frozen(task.limits, task.retry_policy, task.handler, task.extra)
+
+
+@functools.lru_cache(maxsize=4096)
+def _frozen(
+    limits: Limits, retry_policy: RetryPolicy, handler: str, extra: tuple[tuple[str, str], ...]
+) -> tuple[str, ...]:
     stamps = [part for lever in STAMPS for part in (lever.name, str(limits.value(lever)))]
     stamps += ("src", limits.sources)
-    policy = task.retry_policy.stamp()
+    policy = retry_policy.stamp()
     if policy:
         stamps += ("retry_policy", policy)
-    if task.handler:
-        stamps += ("handler", task.handler)
-    for name, value in task.extra:
+    if handler:
+        stamps += ("handler", handler)
+    for name, value in extra:
         stamps += (name, value)
     return tuple(stamps)
 

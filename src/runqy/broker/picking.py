@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from runqy.tasks.limits import STAMPS, Limits, read_stamps
 from runqy.tasks.message import MessageError, PickedTask, decode
-from runqy.tasks.retry import RetryPolicy
+from runqy.tasks.retry import DEFAULT_RETRY_POLICY, RetryPolicy
 
 
 @dataclass(slots=True)
@@ -19,23 +20,21 @@ class Picked:
     unreadable: list[tuple[str, str, str, str, Limits]] = field(default_factory=list)
 
 
-def read_pickup(queues: Sequence[str], rows: Sequence[Any], token: str, fallback: Limits) -> Picked:
-    """``rows`` are the script's tasks: queue index from 1, id, ahead, time of the pickup (us), hash fields."""
+def read_pickup(queues: Sequence[str], rows: Sequence[Any], now_us: int, token: str, fallback: Limits) -> Picked:
+    """``rows`` are the script's tasks, as its contract lists their values."""
     picked = Picked()
-    for index, id_, ahead, now, fields in rows:
-        queue, task_id = queues[index - 1], id_.decode()
+    for row in rows:
+        queue = queues[row[12] - 1]
         try:
-            picked.tasks.append(_task(queue, task_id, bool(ahead), int(now), fields, token, fallback))
+            picked.tasks.append(_task(queue, row, now_us, token, fallback))
         except MessageError as problem:
-            limits = _limits(fields, None, fallback)
-            picked.unreadable.append((queue, task_id, token, str(problem), limits))
+            limits = _limits(*row[2:6], row[7], None, fallback)
+            picked.unreadable.append((queue, row[11].decode(), token, str(problem), limits))
     return picked
 
 
-def _task(
-    queue: str, task_id: str, ahead: bool, now_us: int, fields: Sequence[Any], token: str, fallback: Limits
-) -> PickedTask:
-    data, since, *_, retried_text, _, policy, handler = fields[:10]
+def _task(queue: str, row: Sequence[Any], now_us: int, token: str, fallback: Limits) -> PickedTask:
+    data, since, retried_text, policy, handler = row[0], row[1], row[6], row[8], row[9]
     retried = int(retried_text) if retried_text and retried_text.isdigit() else 0
     if data is not None:
         message = decode(data)
@@ -43,37 +42,40 @@ def _task(
         retried = max(retried, message.retried)
     else:
         # A task that was put into Redis by hand, without a message (the original reads these three fields).
-        type_bytes, payload, max_text = fields[10]
+        type_bytes, payload, max_text = row[14:17]
         type_ = (type_bytes or queue.encode()).decode("utf-8", "replace")
         payload = payload or b""
         max_retry = int(max_text) if max_text and max_text.isdigit() else fallback.max_retry
     return PickedTask(
-        id=task_id,
-        queue=queue,
-        type=type_,
-        payload=payload,
-        limits=_limits(fields, max_retry, fallback),
-        retried=retried,
-        attempt=retried + 1,
-        retry_policy=RetryPolicy.read_stamp(policy.decode() if policy else None),
-        token=token,
-        wait=_wait(since, now_us),
-        handler=handler.decode("utf-8", "replace") if handler else "",
-        ahead=ahead,
+        row[11].decode(),
+        queue,
+        type_,
+        payload,
+        _limits(*row[2:6], row[7], max_retry, fallback),
+        retried,
+        retried + 1,
+        RetryPolicy.read_stamp(policy.decode()) if policy else DEFAULT_RETRY_POLICY,
+        token,
+        _wait(since, now_us),
+        handler.decode("utf-8", "replace") if handler else "",
+        row[13] == 1,
     )
 
 
-def _limits(fields: Sequence[Any], max_retry: int | None, fallback: Limits) -> Limits:
-    pending_timeout, ttl_archived, active_timeout, ttl_completed = fields[2:6]
-    stamps = dict(
-        zip(
-            (lever.name for lever in STAMPS),
-            (ttl_completed, ttl_archived, pending_timeout, active_timeout),
-            strict=True,
-        )
-    )
-    sources = fields[7].decode() if fields[7] else ""
-    return read_stamps(stamps, max_retry, sources, fallback)
+@functools.lru_cache(maxsize=4096)
+def _limits(
+    pending_timeout: bytes | None,
+    active_timeout: bytes | None,
+    ttl_completed: bytes | None,
+    ttl_archived: bytes | None,
+    sources: bytes | None,
+    max_retry: int | None,
+    fallback: Limits,
+) -> Limits:
+    """The stamps of most tasks are the same few: read once, then remembered."""
+    values = (ttl_completed, ttl_archived, pending_timeout, active_timeout)
+    stamps: dict[str, str | bytes | None] = {lever.name: value for lever, value in zip(STAMPS, values, strict=True)}
+    return read_stamps(stamps, max_retry, sources.decode() if sources else "", fallback)
 
 
 def read_since(stamp: bytes | None) -> float | None:

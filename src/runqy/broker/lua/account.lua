@@ -2,9 +2,11 @@
 
 -- Histogram bucket of a duration in microseconds: each bucket is 20 % wider than the one before, the first
 -- ends at 0.1 ms. The Python side (broker/history.py) holds the same two numbers.
+local floor, log = math.floor, math.log
+
 local function bucket(us)
   if us < 100 then return 0 end
-  return 1 + math.floor(math.log(us / 100) / 0.1823215567939546)
+  return 1 + floor(log(us / 100) / 0.1823215567939546)
 end
 
 local function count(histogram, us)
@@ -80,10 +82,11 @@ end
 
 local KEPT_ATTEMPTS = 20
 
--- One attempt as a line: number, worker, start and end in unix milliseconds, ending, reason (JSON). Newest last.
+-- Lines of attempts: [number, worker, start and end in unix ms, ending, reason], JSON, newest last. `worker` is
+-- JSON already, since one call writes many of them.
 local function with_attempt(attempts, number, worker, start_us, end_us, ending, reason)
-  local line = string.format('[%d,%s,%.0f,%.0f,"%s",%s]', number, cjson.encode(worker), start_us / 1000, end_us / 1000,
-    ending, reason == '' and '""' or cjson.encode(string.sub(reason, 1, 500)))
+  local line = '[' .. number .. ',' .. worker .. ',' .. floor(start_us / 1000) .. ',' .. floor(end_us / 1000)
+    .. ',"' .. ending .. '",' .. (reason == '' and '""' or cjson.encode(string.sub(reason, 1, 500))) .. ']'
   if not attempts or attempts == '' then return line end
   local _, lines = string.gsub(attempts, '\n', '')
   if lines + 1 >= KEPT_ATTEMPTS then attempts = string.sub(attempts, string.find(attempts, '\n', 1, true) + 1) end

@@ -33,7 +33,7 @@ for i = 11, #ARGV do
     kept = tonumber(h[6] or '') or tonumber(ARGV[10])
     local score, expire_at = retention(now_s, kept)
     local fields = { 'state', 'archived', 'error_msg', reason, 'last_failed_at', now_s, 'attempts',
-      with_attempt(h[4], retried + 1, '', since or now, now, ARGV[8], reason) }
+      with_attempt(h[4], retried + 1, '""', since or now, now, ARGV[8], reason) }
     if h[3] then fields[9], fields[10] = 'msg', with_failure(h[3], retried, reason, now_s) end
     call('HSET', key, unpack(fields))
     call('HDEL', key, 'pending_since', 'ahead')

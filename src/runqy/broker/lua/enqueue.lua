@@ -1,65 +1,74 @@
 -- include: clock
--- Accepts tasks into one queue.
+-- Accepts tasks into one queue, all with the same stamps.
 --
 -- KEYS   1 pending list  2 scheduled zset
 -- ARGV   1 clock offset  2 queue  3 prefix of task hashes  4 prefix of idempotency records  5 wake channel
---        6 max_pending (0: no bound)  7 number of profiles
---        profiles: count of fields and values, then field, value, ... (the stamps that many tasks share)
---        tasks: id, message, profile (from 1), run_at (unix s, or empty), idempotency digest (or empty), body hash
--- Reply  per task: status and id, flat; status is created, repeated, mismatch, exists or full
+--        6 max_pending (0: no bound)  7 "1": the long form of a task
+--        8 number of stamps and their values; then field, value, ...
+--        tasks: id, message; in the long form also run_at (unix s, or empty), idempotency digest (or empty),
+--        body hash
+-- Reply  per task that was not created: its position (from 0), status, id that is known; flat. The status is
+--        repeated, mismatch, exists or full
 -- Crash  before: nothing; after: all. The reverse keys are written beside this script in the same pipeline.
 local now = clock()
 local since = nanoseconds(now)
 local call = redis.call
 local task_prefix, once_prefix, bound = ARGV[3], ARGV[4], tonumber(ARGV[6])
-local profiles, at = {}, 8
-for p = 1, tonumber(ARGV[7]) do
-  local size = tonumber(ARGV[at])
-  local fields = {}
-  for i = 1, size do fields[i] = ARGV[at + i] end
-  profiles[p] = fields
-  at = at + size + 1
-end
-
+local long = ARGV[7] == '1'
+local step = long and 5 or 2
+local first = 9 + tonumber(ARGV[8])
 local pushed, due, replies = {}, {}, {}
 local room
 if bound > 0 then room = bound - call('LLEN', KEYS[1]) end
 
-for i = at, #ARGV, 6 do
-  local id, run_at, once = ARGV[i], ARGV[i + 3], ARGV[i + 4]
-  local key = task_prefix .. id
-  local status, known = 'created', id
-  local used = once ~= '' and call('GET', once_prefix .. once)
-  if used then
-    local first, hash = string.match(used, '^(.-) (%S*) %d+$')
-    known = first or id
-    status = hash == ARGV[i + 5] and 'repeated' or 'mismatch'
-  elseif call('EXISTS', key) == 1 then
-    -- The same message means that the caller repeats a call whose answer was lost.
-    status = call('HGET', key, 'msg') == ARGV[i + 1] and 'repeated' or 'exists'
-  elseif room and room <= 0 then
-    status = 'full'
+-- Why the task can't be created, and under which id it is known; nil if it can.
+local function refusal(i, key)
+  local once = long and ARGV[i + 3] ~= '' and call('GET', once_prefix .. ARGV[i + 3])
+  if once then
+    local known, hash = string.match(once, '^(.-) (%S*) %d+$')
+    return hash == ARGV[i + 4] and 'repeated' or 'mismatch', known
   end
-  if status == 'created' then
-    local fields = profiles[tonumber(ARGV[i + 2])]
-    if run_at ~= '' and tonumber(run_at) * 1000000 > now then
-      call('HSET', key, 'msg', ARGV[i + 1], 'state', 'scheduled', unpack(fields))
-      due[#due + 1] = run_at
-      due[#due + 1] = id
+  if call('EXISTS', key) == 1 then
+    -- The same message means that the caller repeats a call whose answer was lost.
+    return call('HGET', key, 'msg') == ARGV[i + 1] and 'repeated' or 'exists', ARGV[i]
+  end
+  if room and room <= 0 then return 'full', ARGV[i] end
+end
+
+local function create_long(i, key)
+  local run_at, once = ARGV[i + 2], ARGV[i + 3]
+  if run_at ~= '' and tonumber(run_at) * 1000000 > now then
+    call('HSET', key, 'msg', ARGV[i + 1], 'state', 'scheduled', unpack(ARGV, 9, first - 1))
+    due[#due + 1] = run_at
+    due[#due + 1] = ARGV[i]
+  else
+    call('HSET', key, 'msg', ARGV[i + 1], 'state', 'pending', 'pending_since', since, unpack(ARGV, 9, first - 1))
+    pushed[#pushed + 1] = ARGV[i]
+  end
+  if once ~= '' then
+    -- No expiry while the task lives: the script that ends it sets one.
+    local seconds = string.format('%.0f', math.floor(now / 1000000))
+    call('SET', once_prefix .. once, ARGV[i] .. ' ' .. ARGV[i + 4] .. ' ' .. seconds)
+    call('HSET', key, 'once', once, 'once_since', seconds)
+  end
+end
+
+for i = first, #ARGV, step do
+  local key = task_prefix .. ARGV[i]
+  local status, known = refusal(i, key)
+  if status then
+    replies[#replies + 1] = (i - first) / step
+    replies[#replies + 1] = status
+    replies[#replies + 1] = known
+  else
+    if long then
+      create_long(i, key)
     else
-      call('HSET', key, 'msg', ARGV[i + 1], 'state', 'pending', 'pending_since', since, unpack(fields))
-      pushed[#pushed + 1] = id
-    end
-    if once ~= '' then
-      -- No expiry while the task lives: the script that ends it sets one.
-      local seconds = string.format('%.0f', math.floor(now / 1000000))
-      call('SET', once_prefix .. once, id .. ' ' .. ARGV[i + 5] .. ' ' .. seconds)
-      call('HSET', key, 'once', once, 'once_since', seconds)
+      call('HSET', key, 'msg', ARGV[i + 1], 'state', 'pending', 'pending_since', since, unpack(ARGV, 9, first - 1))
+      pushed[#pushed + 1] = ARGV[i]
     end
     if room then room = room - 1 end
   end
-  replies[#replies + 1] = status
-  replies[#replies + 1] = known
 end
 
 if #due > 0 then call('ZADD', KEYS[2], unpack(due)) end

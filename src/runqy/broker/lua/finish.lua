@@ -18,8 +18,6 @@ local now_s = math.floor(now / 1000000)
 local prefix = ARGV[3]
 local prefixes = { log = ARGV[4], once = ARGV[5] }
 local recovering = ARGV[8] == '1'
-local FIELDS = { 'state', 'attempt', 'msg', 'attempts', 'retried', 'completed_at', 'once', 'once_since', 'log', 'lost',
-  'cancel', 'ttl_archived' }
 
 local function owns(attempt, token)
   if token == '' then return not attempt end
@@ -36,70 +34,97 @@ end
 local replies, events, released = {}, {}, {}
 local completed, archived, retrying, appended, returned = {}, {}, {}, {}, {}
 local waits, runs, processed, failed = {}, {}, 0, 0
+local now_s_text = string.format('%.0f', now_s)
+local completion = '\104' .. varint(now_s)
+local workers = {}
 
-local function ended(h, run_us, ok)
+-- The worker of a token, as JSON: the tokens of one call are few.
+local function worker_of(token)
+  local worker = workers[token]
+  if not worker then
+    worker = cjson.encode(string.match(token, '^(.*)#') or token)
+    workers[token] = worker
+  end
+  return worker
+end
+
+-- pending_since of the attempt's record `token pending_since picked-up`, as text.
+local function since_of(attempt, token)
+  if not attempt then return nil end
+  local from = #token + 2
+  local to = string.find(attempt, ' ', from, true)
+  local since = to and string.sub(attempt, from, to - 1)
+  if since == '0' then return nil end
+  return since
+end
+
+local function ended(h, token, run_us, ok)
   processed = processed + 1
   if not ok then failed = failed + 1 end
-  local since = h[2] and string.match(h[2], ' (%S+) ')
-  since = since_us(since)
-  if since and since > 0 then count(waits, math.max(now - run_us - since, 0)) end
+  local since = since_us(since_of(h[2], token))
+  if since then count(waits, math.max(now - run_us - since, 0)) end
   if run_us > 0 then count(runs, run_us) end
 end
 
 local function attempt_line(h, token, run_us, ending, reason)
-  local worker = string.match(token, '^(.*)#') or token
   local started = now - run_us
   if ending == 'lost' then started = tonumber(string.match(h[2] or '', ' (%d+)$') or '') or now end
-  return with_attempt(h[4], (tonumber(h[5] or '') or 0) + 1, worker, started, now, ending, reason)
+  return with_attempt(h[4], (tonumber(h[5] or '') or 0) + 1, worker_of(token), started, now, ending, reason)
 end
 
-local function once_until(h)
-  return math.max((tonumber(h[8] or '') or 0) + 86400, now_s + 1)
+local function expire_all(id, key, h, expire_at)
+  local once_until
+  if h[6] then once_until = math.max((tonumber(call('HGET', key, 'once_since') or '') or 0) + 86400, now_s + 1) end
+  expire_with(key, prefixes, id, expire_at, h[6], once_until, h[7])
 end
 
 local act = {}
 
 function act.C(id, key, h, token, run_us, ttl, has_result, result)
-  local score, expire_at = retention(now_s, tonumber(ttl))
-  local fields = { 'state', 'completed', 'completed_at', now_s, 'attempts',
-    attempt_line(h, token, run_us, 'completed', '') }
-  if h[3] then fields[7], fields[8] = 'msg', with_completion(h[3], now_s, h[6]) end
+  local score, expire_at = retention(now_s, ttl)
+  local attempts = attempt_line(h, token, run_us, 'completed', '')
+  -- Only a message that was carried through an attempt before may hold the field already.
+  local msg = h[3] and (h[4] and with_completion(h[3], now_s, true) or h[3] .. completion) or ''
   if has_result == '1' then
-    fields[#fields + 1] = 'result'
-    fields[#fields + 1] = result
+    call('HSET', key, 'state', 'completed', 'completed_at', now_s_text, 'attempts', attempts, 'result', result, 'msg', msg)
+  else
+    call('HSET', key, 'state', 'completed', 'completed_at', now_s_text, 'attempts', attempts, 'msg', msg)
   end
-  call('HSET', key, unpack(fields))
-  call('HDEL', key, 'attempt', 'ahead', 'cancel')
-  expire_with(key, prefixes, id, expire_at, h[7], once_until(h), h[9])
+  if msg ~= '' and not h[8] then
+    call('HDEL', key, 'attempt', 'ahead')
+  else
+    call('HDEL', key, 'attempt', 'ahead', 'cancel', msg == '' and 'msg' or 'cancel')
+  end
+  expire_all(id, key, h, expire_at)
   completed[#completed + 1] = score
   completed[#completed + 1] = id
   events[#events + 1] = 'completed ' .. id
-  ended(h, run_us, true)
+  ended(h, token, run_us, true)
 end
 
 function act.A(id, key, h, token, run_us, ttl, ending, reason)
-  local score, expire_at = retention(now_s, tonumber(ttl))
-  local fields = { 'state', 'archived', 'error_msg', reason, 'last_failed_at', now_s, 'attempts',
+  local score, expire_at = retention(now_s, ttl)
+  local fields = { 'state', 'archived', 'error_msg', reason, 'last_failed_at', now_s_text, 'attempts',
     attempt_line(h, token, run_us, ending, reason) }
   if h[3] then fields[9], fields[10] = 'msg', with_failure(h[3], tonumber(h[5] or '') or 0, reason, now_s) end
   call('HSET', key, unpack(fields))
   call('HDEL', key, 'attempt', 'ahead', 'cancel')
-  expire_with(key, prefixes, id, expire_at, h[7], once_until(h), h[9])
+  expire_all(id, key, h, expire_at)
   archived[#archived + 1] = score
   archived[#archived + 1] = id
   events[#events + 1] = 'archived ' .. id
-  ended(h, run_us, false)
+  ended(h, token, run_us, false)
 end
 
 function act.R(id, key, h, token, run_us, delay, ending, reason)
   local retried = (tonumber(h[5] or '') or 0) + 1
   local wait = tonumber(delay)
-  local fields = { 'error_msg', reason, 'last_failed_at', now_s, 'retried', retried, 'attempts',
+  local fields = { 'error_msg', reason, 'last_failed_at', now_s_text, 'retried', retried, 'attempts',
     attempt_line(h, token, run_us, ending, reason), 'state', 'retry' }
   if h[3] then fields[11], fields[12] = 'msg', with_failure(h[3], retried, reason, now_s) end
   if ending == 'lost' then
     fields[#fields + 1] = 'lost'
-    fields[#fields + 1] = (tonumber(h[10] or '') or 0) + 1
+    fields[#fields + 1] = (tonumber(call('HGET', key, 'lost') or '') or 0) + 1
   end
   if wait > 0 then
     retrying[#retrying + 1] = string.format('%.3f', now / 1000000 + wait)
@@ -114,12 +139,11 @@ function act.R(id, key, h, token, run_us, delay, ending, reason)
   end
   call('HSET', key, unpack(fields))
   call('HDEL', key, 'attempt', 'ahead')
-  ended(h, run_us, false)
+  ended(h, token, run_us, false)
 end
 
 function act.G(id, key, h, token, _, free_loss)
-  local since = h[2] and string.match(h[2], ' (%S+) ')
-  call('HSET', key, 'state', 'pending', 'pending_since', (since and since ~= '0') and since or nanoseconds(now))
+  call('HSET', key, 'state', 'pending', 'pending_since', since_of(h[2], token) or nanoseconds(now))
   if free_loss == '1' then
     call('HDEL', key, 'attempt')
     call('HINCRBY', key, 'ahead', 1)
@@ -134,16 +158,16 @@ end
 for i = at, #ARGV, 7 do
   local kind, id, token, run_us = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
   local key = prefix .. id
-  local h = call('HMGET', key, unpack(FIELDS))
+  local h = call('HMGET', key, 'state', 'attempt', 'msg', 'attempts', 'retried', 'once', 'log', 'cancel')
   local mine = h[1] == 'active' and owns(h[2], token)
   if mine and recovering then
     local lease = call('ZSCORE', KEYS[3], id)
     mine = not lease or tonumber(lease) <= now / 1000000
   end
   if mine then
-    if h[11] and (kind == 'R' or kind == 'G') then
+    if h[8] and (kind == 'R' or kind == 'G') then
       -- Its cancellation was asked for: it never starts or tries again.
-      act.A(id, key, h, token, run_us, tonumber(h[12] or '') or ARGV[9], 'cancelled', h[11])
+      act.A(id, key, h, token, run_us, tonumber(call('HGET', key, 'ttl_archived') or '') or ARGV[9], 'cancelled', h[8])
     else
       act[kind](id, key, h, token, run_us, ARGV[i + 4], ARGV[i + 5], ARGV[i + 6])
     end

@@ -2,13 +2,13 @@
 -- Messages are changed by cutting out whole top-level fields and appending new ones, so that every field that
 -- nobody here knows survives byte for byte.
 
-local byte, sub, char, floor = string.byte, string.sub, string.char, math.floor
+local byte, sub, char = string.byte, string.sub, string.char
 
 local function varint(value)
   local out = {}
   while value >= 128 do
     out[#out + 1] = char(value % 128 + 128)
-    value = floor(value / 128)
+    value = math.floor(value / 128)
   end
   out[#out + 1] = char(value)
   return table.concat(out)
@@ -52,7 +52,7 @@ local function walk(msg, visit)
       return false
     end
     if at > size + 1 then return false end
-    visit(floor(tag / 8), first, at - 1, value)
+    visit(math.floor(tag / 8), first, at - 1, value)
   end
   return true
 end

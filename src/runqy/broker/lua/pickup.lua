@@ -8,44 +8,49 @@
 --        8 fallback pending_timeout (s)  9 fallback ttl_archived (s)
 --        per queue 5: name, prefix of task hashes, prefix of logs, prefix of idempotency records, events channel
 -- Reply  { number expired, number of ids without a task, ids whose task is gone or was expired
---          (flat: queue index, id, ttl or -1), more?, tasks }; a task is { queue index, id, ahead?, now, fields }
+--          (flat: queue index, id, ttl or -1), more?, now (us), tasks }; a task is a list: msg, pending_since,
+--          pending_timeout, active_timeout, ttl_completed, ttl_archived, retried, src, retry_policy, handler,
+--          state, id, queue index, held ahead?; then type, payload, max_retry of a task without a message
 -- Crash  before: nothing; after: all. A task taken by a call whose answer was lost is found by the token, or
 --        goes back when its lease runs out.
 local call = redis.call
 local now = clock()
 local now_s = math.floor(now / 1000000)
+local now_text = string.format('%.0f', now)
 local want, bound, token = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local lease = string.format('%.3f', now / 1000000 + tonumber(ARGV[5]))
 local starting = tonumber(ARGV[6])
-local FIELDS = { 'msg', 'state', 'pending_since', 'pending_timeout', 'ttl_archived', 'active_timeout', 'ttl_completed',
-  'retried', 'src', 'retry_policy', 'handler', 'attempts', 'once', 'once_since', 'log', 'type' }
+local fallback_timeout = tonumber(ARGV[8])
 local tasks, gone, expired, dropped, looked = {}, {}, 0, 0, 0
 
-local function reply_for(q, id, ahead, h, since)
-  local fields = { h[1], since or false, h[4], h[5], h[6], h[7], h[8], h[9], h[10], h[11] }
-  if not h[1] then
-    fields[11] = call('HMGET', ARGV[6 + 5 * q] .. id, 'type', 'payload', 'max_retry')
-  end
-  return { q, id, ahead and 1 or 0, string.format('%.0f', now), fields }
+local function read(key)
+  return call('HMGET', key, 'msg', 'pending_since', 'pending_timeout', 'active_timeout', 'ttl_completed',
+    'ttl_archived', 'retried', 'src', 'retry_policy', 'handler', 'state')
 end
 
-local function expire(q, id, key, h, waited, waits)
-  local keys = { archived = KEYS[9 * q - 4] }
+-- A task put there by hand has no message but these.
+local function read_plain(key, h)
+  local plain = call('HMGET', key, 'type', 'payload', 'max_retry')
+  h[15], h[16], h[17] = plain[1], plain[2], plain[3]
+  return plain[1] or plain[2]
+end
+
+local function expire(q, id, key, h, waited)
   local reason = 'pending timeout: waited ' .. go_seconds(math.floor(waited / 1000000)) .. ' before pickup'
-  local ttl = tonumber(h[5] or '') or tonumber(ARGV[9])
+  local ttl = tonumber(h[6] or '') or tonumber(ARGV[9])
   local score, expire_at = retention(now_s, ttl)
-  local retried = tonumber(h[8] or '') or 0
-  local attempts = with_attempt(h[12], retried + 1, '', now - waited, now, 'expired', reason)
+  local retried = tonumber(h[7] or '') or 0
+  local more = call('HMGET', key, 'attempts', 'once', 'once_since', 'log')
+  local attempts = with_attempt(more[1], retried + 1, '""', now - waited, now, 'expired', reason)
   local fields = { 'state', 'archived', 'error_msg', reason, 'last_failed_at', now_s, 'attempts', attempts }
   if h[1] then
     fields[9], fields[10] = 'msg', with_failure(h[1], retried, reason, now_s)
   end
   call('HSET', key, unpack(fields))
   call('HDEL', key, 'pending_since', 'ahead')
-  call('ZADD', keys.archived, score, id)
-  expire_with(key, { log = ARGV[7 + 5 * q], once = ARGV[8 + 5 * q] }, id, expire_at, h[13],
-    math.max((tonumber(h[14] or '') or 0) + 86400, now_s + 1), h[15])
-  count(waits, waited)
+  call('ZADD', KEYS[9 * q - 4], score, id)
+  expire_with(key, { log = ARGV[7 + 5 * q], once = ARGV[8 + 5 * q] }, id, expire_at, more[2],
+    math.max((tonumber(more[3] or '') or 0) + 86400, now_s + 1), more[4])
   gone[#gone + 1] = q
   gone[#gone + 1] = id
   gone[#gone + 1] = ttl
@@ -55,59 +60,72 @@ for q = 1, #KEYS / 9 do
   local base = 9 * (q - 1)
   local pending, active, lease_key = KEYS[base + 1], KEYS[base + 2], KEYS[base + 3]
   local prefix = ARGV[6 + 5 * q]
-  local found = {}
+  local found = 0
   if ARGV[7] == '1' then
     for _, id in ipairs(call('LRANGE', active, 0, -1)) do
       local key = prefix .. id
       local held = call('HGET', key, 'attempt')
       if held and string.sub(held, 1, #token + 1) == token .. ' ' then
-        local h = call('HMGET', key, unpack(FIELDS))
-        tasks[#tasks + 1] = reply_for(q, id, call('HEXISTS', key, 'ahead') == 1, h, string.match(held, ' (%S+) '))
-        found[#found + 1] = id
+        local h = read(key)
+        if not h[1] then read_plain(key, h) end
+        h[2] = string.match(held, ' (%S+) ')
+        h[12], h[13], h[14] = id, q, call('HEXISTS', key, 'ahead')
+        tasks[#tasks + 1] = h
+        found = found + 1
       end
     end
   end
-  if #found == 0 and call('EXISTS', KEYS[base + 4]) == 0 then
-    local taken, leases, waits, ended, ended_ids = {}, {}, {}, 0, {}
+  if found == 0 and call('EXISTS', KEYS[base + 4]) == 0 then
+    local taken, leases, waits, ended = {}, {}, {}, {}
     while #tasks < want and looked < bound do
       local ids = call('RPOP', pending, math.min(want - #tasks, bound - looked))
       if not ids then break end
       for _, id in ipairs(ids) do
         looked = looked + 1
-        local key = prefix .. id
-        if id == '' and call('DECR', KEYS[base + 9]) <= 0 then call('DEL', KEYS[base + 9]) end
-        local h = id == '' and {} or call('HMGET', key, unpack(FIELDS))
-        if (not h[1] and not h[16]) or (h[2] and h[2] ~= 'pending') then
-          -- No task behind the id, or the task is elsewhere: only this entry goes.
-          if id ~= '' then dropped = dropped + 1 end
-          if id ~= '' and not h[1] and not h[16] then
-            call('UNLINK', key)
-            gone[#gone + 1] = q
-            gone[#gone + 1] = id
-            gone[#gone + 1] = -1
-          end
+        if id == '' then
+          -- A blank left by a task that was taken out of a long list.
+          if call('DECR', KEYS[base + 9]) <= 0 then call('DEL', KEYS[base + 9]) end
         else
-          local since = since_us(h[3])
-          local limit = tonumber(h[4] or '') or tonumber(ARGV[8])
-          local waited = since and math.max(now - since, 0) or 0
-          if limit > 0 and waited > limit * 1000000 then
-            expire(q, id, key, h, waited, waits)
-            expired = expired + 1
-            ended = ended + 1
-            ended_ids[#ended_ids + 1] = 'archived ' .. id
-          else
-            local ahead = #tasks >= starting
-            call('HSET', key, 'state', 'active', 'attempt', token .. ' ' .. (h[3] or '0') .. string.format(' %.0f', now))
-            if ahead then
-              call('HDEL', key, 'pending_since')
-              call('HSETNX', key, 'ahead', 0)
-            else
-              call('HDEL', key, 'pending_since', 'ahead')
+          local key = prefix .. id
+          local h = read(key)
+          if (h[11] and h[11] ~= 'pending') or (not h[1] and not read_plain(key, h)) then
+            -- No task behind the id, or the task is elsewhere: only this entry goes.
+            dropped = dropped + 1
+            if not h[1] and not h[15] and not h[16] then
+              call('UNLINK', key)
+              gone[#gone + 1] = q
+              gone[#gone + 1] = id
+              gone[#gone + 1] = -1
             end
-            taken[#taken + 1] = id
-            leases[#leases + 1] = lease
-            leases[#leases + 1] = id
-            tasks[#tasks + 1] = reply_for(q, id, ahead, h, h[3])
+          else
+            local limit = tonumber(h[3] or '') or fallback_timeout
+            local waited = 0
+            if limit > 0 then
+              local since = since_us(h[2])
+              if since then waited = now - since end
+            end
+            if limit > 0 and waited > limit * 1000000 then
+              expire(q, id, key, h, waited)
+              count(waits, waited)
+              expired = expired + 1
+              ended[#ended + 1] = 'archived ' .. id
+            else
+              local n = #tasks + 1
+              call('HSET', key, 'state', 'active', 'attempt', token .. ' ' .. (h[2] or '0') .. ' ' .. now_text)
+              if n > starting then
+                call('HDEL', key, 'pending_since')
+                call('HSETNX', key, 'ahead', 0)
+                h[14] = 1
+              else
+                call('HDEL', key, 'pending_since', 'ahead')
+                h[14] = 0
+              end
+              h[12], h[13] = id, q
+              tasks[n] = h
+              taken[#taken + 1] = id
+              leases[#leases + 1] = lease
+              leases[#leases + 1] = id
+            end
           end
         end
       end
@@ -116,12 +134,12 @@ for q = 1, #KEYS / 9 do
       call('LPUSH', active, unpack(taken))
       call('ZADD', lease_key, unpack(leases))
     end
-    if ended > 0 then
-      account({ processed = KEYS[base + 6], failed = KEYS[base + 7], history = KEYS[base + 8] }, now_s, ended, ended,
+    if #ended > 0 then
+      account({ processed = KEYS[base + 6], failed = KEYS[base + 7], history = KEYS[base + 8] }, now_s, #ended, #ended,
         waits, {})
-      call('PUBLISH', ARGV[9 + 5 * q], table.concat(ended_ids, '\n'))
+      call('PUBLISH', ARGV[9 + 5 * q], table.concat(ended, '\n'))
     end
   end
   if #tasks >= want or looked >= bound then break end
 end
-return { expired, dropped, gone, (looked >= bound and #tasks < want) and 1 or 0, tasks }
+return { expired, dropped, gone, (looked >= bound and #tasks < want) and 1 or 0, now_text, tasks }
