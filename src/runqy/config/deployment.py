@@ -152,7 +152,7 @@ class _DeploymentReader:
         guess = nearest(text, list(Mode))
         advice = f", did you mean '{guess}'?" if guess else ""
         self.reading.refuse(
-            f"{self.wording.deployment}invalid mode '{text}', must be 'long_running' or 'one_shot'{advice}",
+            f"{self.wording.prefix}invalid mode '{text}', must be 'long_running' or 'one_shot'{advice}",
             self._get("mode").where,
         )
         return Mode.LONG_RUNNING

@@ -7,6 +7,7 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from runqy.config.autoscale import read_autoscale
+from runqy.config.deployment import KEYS as DEPLOYMENT_KEYS
 from runqy.config.deployment import is_vault_entry, read_deployment
 from runqy.config.fields import Field, FieldType, kind_of
 from runqy.config.model import QueueConfig, Scheduling, SubQueue, Webhook
@@ -35,10 +36,7 @@ def read_queue(name: str, node: Node, reading: Reading) -> QueueConfig | None:
         if len(reading.problems) == before:
             reading.refuse(f"{wording.prefix}deployment is required", node.where)
         return None
-    reading.known_keys(entries, (*QUEUE_KEYS, *WITHOUT_EFFECT), wording.prefix)
-    for key in WITHOUT_EFFECT:
-        if key in entries.entries:
-            reading.warn(f"{wording.prefix}{key} has no effect", entries.place(key))
+    _check_keys(entries, reading, wording)
     reader = QueueReader(entries, reading, wording)
     config = reader.shared(QueueConfig(name, reader.sub_queues()))
     if config.deployment is None and reader.is_empty("deployment"):
@@ -47,6 +45,21 @@ def read_queue(name: str, node: Node, reading: Reading) -> QueueConfig | None:
     if autoscale is not None and config.deployment is not None:
         config = replace(config, deployment=replace(config.deployment, autoscale=autoscale))
     return config if len(reading.problems) == before else None
+
+
+def _check_keys(entries: Entries, reading: Reading, wording: Wording) -> None:
+    known = (*QUEUE_KEYS, *WITHOUT_EFFECT)
+    for key in entries.entries:
+        if key in WITHOUT_EFFECT:
+            reading.warn(f"{wording.prefix}{key} has no effect", entries.place(key))
+        elif key in known:
+            continue
+        elif key in DEPLOYMENT_KEYS:
+            reading.refuse(
+                f"{wording.prefix}key '{key}' belongs below 'deployment:' (check the indentation)", entries.place(key)
+            )
+        else:
+            reading.refuse(f"{wording.prefix}{unknown_name('key', key, QUEUE_KEYS)}", entries.place(key))
 
 
 class QueueReader:

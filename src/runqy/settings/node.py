@@ -154,10 +154,11 @@ class Reading:
             self.refuse(f"{name} must be a list, got {shown(node)}", node.where)
 
     def known_keys(self, node: Entries, known: Sequence[str], prefix: str) -> None:
-        """Refuse every key that is not known, with the nearest known name."""
+        """Refuse every key that is not known, with the nearest known name. ``prefix`` ends in ``.`` or ``: ``."""
+        inside = f"{prefix.removesuffix('.')}: " if prefix.endswith(".") else prefix
         for key in node.entries:
             if key not in known and not self.lenient:
-                self.refuse(f"{prefix}{unknown_name('key', key, known)}", node.place(key))
+                self.refuse(f"{inside}{unknown_name('key', key, known)}", node.place(key))
 
     def text(self, node: Node, name: str) -> str | None:
         """A text exactly as it was typed (an unquoted number stays as written); None when empty or refused."""
