@@ -93,6 +93,15 @@ async def abreast(count: int, work: Callable[[], Awaitable[bool]]) -> None:
     await asyncio.gather(*(one() for _ in range(count)))
 
 
+async def one_batch(broker: Broker, token: str) -> int:
+    """Pick up and finish a batch; how many tasks it was."""
+    pickup = await broker.pick_up([QUEUE], BATCH, token=token, starting=BATCH, fallback=LIMITS)
+    if not pickup.tasks:
+        return 0
+    ends = [AttemptEnd(t.queue, t.id, t.token, Complete(RESULT), t.limits, 0.001, t.wait) for t in pickup.tasks]
+    return sum(await broker.finish(ends))
+
+
 async def through_broker(connection: Connection, tasks: int) -> tuple[float, float]:
     """Seconds for enqueuing, and for picking up and finishing, everything that runqy promises included."""
     broker = Broker(connection)
@@ -110,16 +119,9 @@ async def through_broker(connection: Connection, tasks: int) -> tuple[float, flo
 
     async def live() -> bool:
         nonlocal finished
-        pickup = await broker.pick_up(
-            [QUEUE], BATCH, token=f"host:1:abcdef#{next(calls)}", starting=BATCH, fallback=LIMITS
-        )
-        if not pickup.tasks:
-            return False
-        done = await broker.finish(
-            [AttemptEnd(t.queue, t.id, t.token, Complete(RESULT), t.limits, 0.001) for t in pickup.tasks]
-        )
-        finished += sum(done)
-        return True
+        done = await one_batch(broker, f"host:1:abcdef#{next(calls)}")
+        finished += done
+        return done > 0
 
     await abreast(IN_FLIGHT, live)
     ended = time.perf_counter()
@@ -184,7 +186,7 @@ def peer_driver(folder: Path, server: RedisServer) -> Callable[[Connection, int]
 
 async def memory_per_pending_task(connection: Connection, tasks: int = 20_000) -> float:
     """Bytes that one pending task with a 100-byte payload costs: hash, list entry, reverse key, everything."""
-    await connection.command("FLUSHALL")
+    await connection.command("FLUSHALL", "SYNC")
     broker = Broker(connection)
     before = (await connection.client.info("memory"))["used_memory"]
     for _ in range(tasks // BATCH):
@@ -210,7 +212,9 @@ async def commands_and_cpu(connection: Connection, waiting: int, lives: int = 2_
     for number in range(lives // BATCH):
         await broker.enqueue([NewTask(new_task_id(), QUEUE, PAYLOAD, LIMITS) for _ in range(BATCH)])
         got = await broker.pick_up([QUEUE], BATCH, token=f"w#{number}", starting=BATCH, fallback=LIMITS)
-        await broker.finish([AttemptEnd(t.queue, t.id, t.token, Complete(RESULT), t.limits, 0.001) for t in got.tasks])
+        await broker.finish(
+            [AttemptEnd(t.queue, t.id, t.token, Complete(RESULT), t.limits, 0.001, t.wait) for t in got.tasks]
+        )
     cpu = (await redis_cpu(connection) - cpu_before) / lives * 1e6
     return (await _calls(connection) - calls_before) / lives, cpu
 
@@ -228,7 +232,9 @@ async def purge_beside_enqueue(connection: Connection, expired: int) -> tuple[fl
     for number in range(expired // BATCH):
         await broker.enqueue([NewTask(new_task_id(), QUEUE, PAYLOAD, limits) for _ in range(BATCH)])
         got = await broker.pick_up([QUEUE], BATCH, token=f"w#{number}", starting=BATCH, fallback=LIMITS)
-        await broker.finish([AttemptEnd(t.queue, t.id, t.token, Complete(RESULT), t.limits, 0.001) for t in got.tasks])
+        await broker.finish(
+            [AttemptEnd(t.queue, t.id, t.token, Complete(RESULT), t.limits, 0.001, t.wait) for t in got.tasks]
+        )
 
     async def p99(seconds: float, until: asyncio.Task[None] | None = None) -> float:
         times = []
@@ -267,7 +273,9 @@ async def compare(server: RedisServer, options: argparse.Namespace) -> None:
                 spent = (await redis_cpu(connection) - cpu) / options.tasks * 1e6
                 n = options.tasks
                 rates[name].append((n / enqueue, n / work, n / (enqueue + work), spent))
-        print("| what | enqueue/s | pick up + finish/s | lives/s (min-max) | Redis us per task |\n|---|---|---|---|---|")
+        print(
+            "| what | enqueue/s | pick up + finish/s | lives/s (min-max) | Redis us per task |\n|---|---|---|---|---|"
+        )
         for name, rows in rates.items():
             median = [statistics.median(column) for column in zip(*rows, strict=True)]
             lives = [row[2] for row in rows]

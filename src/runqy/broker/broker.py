@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from runqy.broker import keys, scripts
 from runqy.broker.connection import Command, Connection
 from runqy.broker.gathering import Gatherer
+from runqy.broker.history import bucket
 from runqy.broker.picking import read_pickup
 from runqy.broker.transitions import AttemptEnd, Enqueued, EnqueueStatus, Held, Pickup, Renewal
 from runqy.errors import UnavailableError
@@ -194,20 +195,12 @@ class Broker:
         ``started`` takes the held-ahead mark off tasks whose execution has begun. A superseded attempt or a
         replayed call changes nothing. With ``recovering`` only tasks whose lease has run out are touched.
         """
-        by_queue: dict[str, tuple[list[Held], list[int]]] = defaultdict(lambda: ([], []))
-        for held in started:
-            by_queue[held.queue][0].append(held)
-        for index, end in enumerate(ends):
-            by_queue[end.queue][1].append(index)
-        calls = [
-            _finish_call(queue, begun, [ends[i] for i in indexes], recovering)
-            for queue, (begun, indexes) in by_queue.items()
-        ]
+        calls, places = _finish_calls(ends, started, recovering)
         if not calls:
             return []
         replies = await self.connection.call(calls)
         owned = [False] * len(ends)
-        for (_, indexes), reply in zip(by_queue.values(), replies, strict=True):
+        for indexes, reply in zip(places, replies, strict=True):
             for index, done in zip(indexes, reply, strict=True):
                 owned[index] = bool(done)
         await self._settle_reverse(
@@ -359,7 +352,7 @@ def _batched(items: Sequence[_T], size: int) -> Iterable[Sequence[_T]]:
 
 
 def _enqueue_call(queue: str, max_pending: int, stamps: tuple[str, ...], tasks: Sequence[NewTask]) -> _Call:
-    long = any(task.once or task.run_at is not None for task in tasks)
+    long = any(task.once or task.run_at is not None for task in tasks) or len({t.id for t in tasks}) < len(tasks)
     arguments: list[Any] = [
         queue,
         keys.task_prefix(queue),
@@ -393,9 +386,71 @@ def _frozen(
         stamps += ("retry_policy", policy)
     if handler:
         stamps += ("handler", handler)
+    if policy or handler:
+        stamps += ("more", "1")
     for name, value in extra:
         stamps += (name, value)
     return tuple(stamps)
+
+
+def _finish_calls(
+    ends: Sequence[AttemptEnd], started: Sequence[Held], recovering: bool
+) -> tuple[list[_Call], list[list[int]]]:
+    """The script calls for the ends, and for each call the positions of its ends.
+
+    Completions go by queue, retention and whether results are kept; the rest goes by queue.
+    """
+    completions: dict[tuple[str, int, bool], list[int]] = defaultdict(list)
+    others: dict[str, tuple[list[Held], list[int]]] = defaultdict(lambda: ([], []))
+    for held in started:
+        others[held.queue][0].append(held)
+    for index, end in enumerate(ends):
+        if isinstance(end.decision, Complete):
+            kept = end.decision.result is not None
+            completions[end.queue, end.limits.ttl_completed, kept].append(index)
+        else:
+            others[end.queue][1].append(index)
+    calls = [
+        _complete_call(queue, ttl, kept, [ends[i] for i in indexes])
+        for (queue, ttl, kept), indexes in completions.items()
+    ]
+    calls += [
+        _finish_call(queue, begun, [ends[i] for i in indexes], recovering) for queue, (begun, indexes) in others.items()
+    ]
+    return calls, [*completions.values(), *(indexes for _, indexes in others.values())]
+
+
+def _complete_call(queue: str, ttl: int, kept: bool, ends: Sequence[AttemptEnd]) -> _Call:
+    tokens: dict[str, int] = {}
+    rows: list[Any] = []
+    for end in ends:
+        number = tokens.setdefault(end.token, len(tokens) + 1)
+        wait = "" if end.wait is None else bucket(end.wait)
+        run = bucket(end.run_time) if end.run_time > 0 else ""
+        rows += (end.id, number, round(end.run_time * 1000), wait, run)
+        if kept:
+            assert isinstance(end.decision, Complete)
+            rows.append(end.decision.result)
+    script_keys = [
+        keys.active(queue),
+        keys.lease(queue),
+        keys.completed(queue),
+        keys.processed(queue),
+        keys.failed(queue),
+        keys.history(queue),
+    ]
+    arguments = [
+        keys.task_prefix(queue),
+        keys.log_prefix(queue),
+        keys.once_prefix(queue),
+        keys.events_channel(queue),
+        ttl,
+        int(kept),
+        len(tokens),
+        *tokens,
+        *rows,
+    ]
+    return scripts.COMPLETE, script_keys, arguments
 
 
 def _finish_call(queue: str, started: Sequence[Held], ends: Sequence[AttemptEnd], recovering: bool) -> _Call:
@@ -418,7 +473,6 @@ def _finish_call(queue: str, started: Sequence[Held], ends: Sequence[AttemptEnd]
         keys.pending(queue),
         keys.active(queue),
         keys.lease(queue),
-        keys.completed(queue),
         keys.archived(queue),
         keys.retry(queue),
         keys.processed(queue),
@@ -431,15 +485,14 @@ def _finish_call(queue: str, started: Sequence[Held], ends: Sequence[AttemptEnd]
 def _end_arguments(end: AttemptEnd) -> tuple[Any, ...]:
     run_us = round(end.run_time * 1e6)
     match end.decision:
-        case Complete(result):
-            kept = result is not None
-            return "C", end.id, end.token, run_us, end.limits.ttl_completed, int(kept), result if kept else ""
         case Retry(delay, ending, reason):
             return "R", end.id, end.token, run_us, delay, ending.value, reason
         case Archive(ending, reason):
             return "A", end.id, end.token, run_us, end.limits.ttl_archived, ending.value, reason
         case GiveBack(free_loss):
             return "G", end.id, end.token, run_us, int(free_loss), "", ""
+        case Complete():
+            raise AssertionError("completions have a script of their own")
 
 
 def _is_terminal(decision: Decision) -> bool:

@@ -195,10 +195,12 @@ class Events:
 
     def _deliver_changes(self, queue: str, text: str) -> None:
         for line in text.split("\n"):
-            state, _, task_id = line.partition(" ")
-            if state in _TERMINAL_WORDS or state == DELETED:
-                for future in self._waiters.get(task_id, ()):
-                    if not future.done():
-                        future.set_result(None)
-            for callback in list(self._changes):
-                callback(queue, state, task_id)
+            state, *ids = line.split(" ")
+            ended = state in _TERMINAL_WORDS or state == DELETED
+            for task_id in ids:
+                if ended:
+                    for future in self._waiters.get(task_id, ()):
+                        if not future.done():
+                            future.set_result(None)
+                for callback in self._changes:
+                    callback(queue, state, task_id)

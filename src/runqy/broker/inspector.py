@@ -270,7 +270,7 @@ def _number(text: bytes | None) -> int | None:
 
 _OWN_FIELDS = frozenset(
     {b"msg", b"state", b"pending_since", b"src", b"retried", b"result", b"completed_at", b"last_failed_at"}
-    | {b"error_msg", b"attempt", b"attempts", b"handler", b"type", b"payload", b"max_retry"}
+    | {b"error_msg", b"attempt", b"attempts", b"more", b"handler", b"type", b"payload", b"max_retry"}
     | {lever.name.encode() for lever in STAMPS}
 )
 
@@ -336,8 +336,8 @@ def _attempts(lines: bytes | None) -> tuple[Attempt, ...]:
         if not line:
             continue
         try:
-            number, worker, started, ended, ending, reason = msgspec.json.decode(line)
+            number, worker, ended, run_ms, ending, reason = msgspec.json.decode(line)
         except (msgspec.DecodeError, ValueError):
             continue
-        attempts.append(Attempt(number, worker, started / 1000, ended / 1000, ending, reason))
+        attempts.append(Attempt(number, worker, (ended - run_ms) / 1000, ended / 1000, ending, reason))
     return tuple(attempts)

@@ -24,17 +24,18 @@ def read_pickup(queues: Sequence[str], rows: Sequence[Any], now_us: int, token: 
     """``rows`` are the script's tasks, as its contract lists their values."""
     picked = Picked()
     for row in rows:
-        queue = queues[row[12] - 1]
+        queue = queues[row[8] - 1]
         try:
             picked.tasks.append(_task(queue, row, now_us, token, fallback))
         except MessageError as problem:
-            limits = _limits(*row[2:6], row[7], None, fallback)
-            picked.unreadable.append((queue, row[11].decode(), token, str(problem), limits))
+            limits = _limits(*row[2:6], None, fallback)
+            picked.unreadable.append((queue, row[7].decode(), token, str(problem), limits))
     return picked
 
 
 def _task(queue: str, row: Sequence[Any], now_us: int, token: str, fallback: Limits) -> PickedTask:
-    data, since, retried_text, policy, handler = row[0], row[1], row[6], row[8], row[9]
+    data, since, retried_text = row[0], row[1], row[6]
+    policy, handler = row[10:12] if len(row) > 10 else (None, None)
     retried = int(retried_text) if retried_text and retried_text.isdigit() else 0
     if data is not None:
         message = decode(data)
@@ -42,23 +43,23 @@ def _task(queue: str, row: Sequence[Any], now_us: int, token: str, fallback: Lim
         retried = max(retried, message.retried)
     else:
         # A task that was put into Redis by hand, without a message (the original reads these three fields).
-        type_bytes, payload, max_text = row[14:17]
+        type_bytes, payload, max_text = row[12:15]
         type_ = (type_bytes or queue.encode()).decode("utf-8", "replace")
         payload = payload or b""
         max_retry = int(max_text) if max_text and max_text.isdigit() else fallback.max_retry
     return PickedTask(
-        row[11].decode(),
+        row[7].decode(),
         queue,
         type_,
         payload,
-        _limits(*row[2:6], row[7], max_retry, fallback),
+        _limits(*row[2:6], max_retry, fallback),
         retried,
         retried + 1,
         RetryPolicy.read_stamp(policy.decode()) if policy else DEFAULT_RETRY_POLICY,
         token,
         _wait(since, now_us),
         handler.decode("utf-8", "replace") if handler else "",
-        row[13] == 1,
+        row[9] == 1,
     )
 
 
@@ -68,14 +69,13 @@ def _limits(
     active_timeout: bytes | None,
     ttl_completed: bytes | None,
     ttl_archived: bytes | None,
-    sources: bytes | None,
     max_retry: int | None,
     fallback: Limits,
 ) -> Limits:
     """The stamps of most tasks are the same few: read once, then remembered."""
     values = (ttl_completed, ttl_archived, pending_timeout, active_timeout)
     stamps: dict[str, str | bytes | None] = {lever.name: value for lever, value in zip(STAMPS, values, strict=True)}
-    return read_stamps(stamps, max_retry, sources.decode() if sources else "", fallback)
+    return read_stamps(stamps, max_retry, "", fallback)
 
 
 def read_since(stamp: bytes | None) -> float | None:

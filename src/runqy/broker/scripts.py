@@ -44,6 +44,7 @@ def load(name: str) -> Script:
 
 ENQUEUE = load("enqueue")
 PICKUP = load("pickup")
+COMPLETE = load("complete")
 FINISH = load("finish")
 EXTEND = load("extend")
 FORWARD = load("forward")
@@ -62,6 +63,7 @@ FORGET = load("forget")
 ALL = (
     ENQUEUE,
     PICKUP,
+    COMPLETE,
     FINISH,
     EXTEND,
     FORWARD,

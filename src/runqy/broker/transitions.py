@@ -51,7 +51,8 @@ class Pickup:
 class AttemptEnd:
     """The end of one attempt of one task, decided and ready to be written.
 
-    ``run_time`` is in seconds, 0 for a task that never started.
+    ``run_time`` is in seconds, 0 for a task that never started; ``wait`` is how long it stood in pending and
+    was held ahead, in seconds, None where nobody knows.
     """
 
     queue: str
@@ -60,6 +61,7 @@ class AttemptEnd:
     decision: Decision
     limits: Limits
     run_time: float = 0.0
+    wait: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

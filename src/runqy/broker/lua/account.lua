@@ -1,47 +1,39 @@
 -- Included where attempts end: counters, the minute and hour history, the task's own list of attempts.
 
--- Histogram bucket of a duration in microseconds: each bucket is 20 % wider than the one before, the first
--- ends at 0.1 ms. The Python side (broker/history.py) holds the same two numbers.
+-- Histograms are tables of bucket to count. The bucket of a duration in microseconds: each is 20 % wider than the
+-- one before, the first ends at 0.1 ms. The Python side (broker/history.py) holds the same two numbers.
 local floor, log = math.floor, math.log
 
-local function bucket(us)
-  if us < 100 then return 0 end
-  return 1 + floor(log(us / 100) / 0.1823215567939546)
-end
-
 local function count(histogram, us)
-  local b = bucket(us)
+  local b = us < 100 and 0 or 1 + floor(log(us / 100) / 0.1823215567939546)
   histogram[b] = (histogram[b] or 0) + 1
 end
 
+-- Adds a histogram to its stored form, a flat list of bucket and count.
 local function merge(flat, histogram)
-  for i = 1, #flat, 2 do
-    local b = flat[i]
-    histogram[b] = (histogram[b] or 0) + flat[i + 1]
-  end
-  local out, n = {}, 0
+  local place = {}
+  for i = 1, #flat, 2 do place[flat[i]] = i + 1 end
   for b, c in pairs(histogram) do
-    out[n + 1], out[n + 2] = b, c
-    n = n + 2
+    b = tonumber(b)
+    local at = place[b]
+    if at then
+      flat[at] = flat[at] + c
+    else
+      flat[#flat + 1] = b
+      flat[#flat + 1] = c
+    end
   end
-  return out
+  return flat
 end
 
-local function copy(histogram)
-  local out = {}
-  for b, c in pairs(histogram) do out[b] = c end
-  return out
-end
-
--- Adds to one slot of the history: {processed, failed, wait histogram, run histogram}, histograms as flat
--- lists of bucket and count.
+-- Adds to one slot of the history: {processed, failed, wait histogram, run histogram}.
 local function add(key, field, processed, failed, waits, runs, expire_at)
   local stored = redis.call('HGET', key, field)
   local slot = stored and cmsgpack.unpack(stored) or { 0, 0, {}, {} }
   slot[1] = slot[1] + processed
   slot[2] = slot[2] + failed
-  slot[3] = merge(slot[3], copy(waits))
-  slot[4] = merge(slot[4], copy(runs))
+  merge(slot[3], waits)
+  merge(slot[4], runs)
   if redis.call('HSET', key, field, cmsgpack.pack(slot)) == 1 then redis.call('EXPIREAT', key, expire_at) end
 end
 
@@ -82,13 +74,16 @@ end
 
 local KEPT_ATTEMPTS = 20
 
--- Lines of attempts: [number, worker, start and end in unix ms, ending, reason], JSON, newest last. `worker` is
--- JSON already, since one call writes many of them.
-local function with_attempt(attempts, number, worker, start_us, end_us, ending, reason)
-  local line = '[' .. number .. ',' .. worker .. ',' .. floor(start_us / 1000) .. ',' .. floor(end_us / 1000)
-    .. ',"' .. ending .. '",' .. (reason == '' and '""' or cjson.encode(string.sub(reason, 1, 500))) .. ']'
+-- The task's own history: a line of JSON per attempt, newest last, the last 20 of them.
+local function with_line(attempts, line)
   if not attempts or attempts == '' then return line end
   local _, lines = string.gsub(attempts, '\n', '')
   if lines + 1 >= KEPT_ATTEMPTS then attempts = string.sub(attempts, string.find(attempts, '\n', 1, true) + 1) end
   return attempts .. '\n' .. line
+end
+
+-- [number, worker, end in unix ms, run time in ms, ending, reason]; `worker` is JSON already.
+local function attempt_line(number, worker, end_us, run_us, ending, reason)
+  return string.format('[%d,%s,%.0f,%.0f,"%s",%s]', number, worker, end_us / 1000, run_us / 1000, ending,
+    reason == '' and '""' or cjson.encode(string.sub(reason, 1, 500)))
 end

@@ -8,7 +8,7 @@ local held = redis.call('HGET', KEYS[1], 'attempt')
 if not held or string.sub(held, 1, #ARGV[2] + 1) ~= ARGV[2] .. ' ' then return 0 end
 local bound = tonumber(ARGV[4])
 local size = redis.call('APPEND', KEYS[2], ARGV[3])
-if size == #ARGV[3] then redis.call('HSET', KEYS[1], 'log', 1) end
+if size == #ARGV[3] then redis.call('HSET', KEYS[1], 'log', 1, 'more', 1) end
 if size > 2 * bound then redis.call('SET', KEYS[2], redis.call('GETRANGE', KEYS[2], -bound, -1)) end
 redis.call('PUBLISH', ARGV[5], 'log ' .. ARGV[3])
 return 1

@@ -24,7 +24,7 @@ for i = 11, #ARGV do
   local state = h[1]
   local kept = -1
   if state == 'active' and legal.active then
-    call('HSET', key, 'cancel', reason)
+    call('HSET', key, 'cancel', reason, 'more', 1)
     call('PUBLISH', ARGV[6], id)
   elseif state and legal[state] then
     local since = since_us(h[2])
@@ -33,13 +33,13 @@ for i = 11, #ARGV do
     kept = tonumber(h[6] or '') or tonumber(ARGV[10])
     local score, expire_at = retention(now_s, kept)
     local fields = { 'state', 'archived', 'error_msg', reason, 'last_failed_at', now_s, 'attempts',
-      with_attempt(h[4], retried + 1, '""', since or now, now, ARGV[8], reason) }
+      with_line(h[4], attempt_line(retried + 1, '""', now, 0, ARGV[8], reason)) }
     if h[3] then fields[9], fields[10] = 'msg', with_failure(h[3], retried, reason, now_s) end
     call('HSET', key, unpack(fields))
     call('HDEL', key, 'pending_since', 'ahead')
     call('ZADD', KEYS[4], score, id)
     expire_with(key, prefixes, id, expire_at, h[7], math.max((tonumber(h[8] or '') or 0) + 86400, now_s + 1), h[9])
-    events[#events + 1] = 'archived ' .. id
+    events[#events + 1] = id
     if since then count(waits, math.max(now - since, 0)) end
   end
   replies[#replies + 1] = state or ''
@@ -47,6 +47,6 @@ for i = 11, #ARGV do
 end
 if #events > 0 then
   account({ processed = KEYS[6], failed = KEYS[7], history = KEYS[8] }, now_s, #events, #events, waits, {})
-  call('PUBLISH', ARGV[5], table.concat(events, '\n'))
+  call('PUBLISH', ARGV[5], 'archived ' .. table.concat(events, ' '))
 end
 return replies

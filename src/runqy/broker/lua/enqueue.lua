@@ -3,7 +3,7 @@
 --
 -- KEYS   1 pending list  2 scheduled zset
 -- ARGV   1 clock offset  2 queue  3 prefix of task hashes  4 prefix of idempotency records  5 wake channel
---        6 max_pending (0: no bound)  7 "1": the long form of a task
+--        6 max_pending (0: no bound)  7 "1": the long form of a task (also where an id may occur twice)
 --        8 number of stamps and their values; then field, value, ...
 --        tasks: id, message; in the long form also run_at (unix s, or empty), idempotency digest (or empty),
 --        body hash
@@ -49,15 +49,23 @@ local function create_long(i, key)
     -- No expiry while the task lives: the script that ends it sets one.
     local seconds = string.format('%.0f', math.floor(now / 1000000))
     call('SET', once_prefix .. once, ARGV[i] .. ' ' .. ARGV[i + 4] .. ' ' .. seconds)
-    call('HSET', key, 'once', once, 'once_since', seconds)
+    call('HSET', key, 'once', once, 'once_since', seconds, 'more', 1)
   end
 end
 
+local task_keys = {}
+for i = first, #ARGV, step do task_keys[#task_keys + 1] = task_prefix .. ARGV[i] end
+-- Nearly always all are new: asked once for all of them.
+local unsure = long or room or call('EXISTS', unpack(task_keys)) > 0
+
+local n = 0
 for i = first, #ARGV, step do
-  local key = task_prefix .. ARGV[i]
-  local status, known = refusal(i, key)
+  n = n + 1
+  local key = task_keys[n]
+  local status, known
+  if unsure then status, known = refusal(i, key) end
   if status then
-    replies[#replies + 1] = (i - first) / step
+    replies[#replies + 1] = n - 1
     replies[#replies + 1] = status
     replies[#replies + 1] = known
   else

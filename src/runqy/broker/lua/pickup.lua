@@ -9,8 +9,8 @@
 --        per queue 5: name, prefix of task hashes, prefix of logs, prefix of idempotency records, events channel
 -- Reply  { number expired, number of ids without a task, ids whose task is gone or was expired
 --          (flat: queue index, id, ttl or -1), more?, now (us), tasks }; a task is a list: msg, pending_since,
---          pending_timeout, active_timeout, ttl_completed, ttl_archived, retried, src, retry_policy, handler,
---          state, id, queue index, held ahead?; then type, payload, max_retry of a task without a message
+--          pending_timeout, active_timeout, ttl_completed, ttl_archived, retried, id, queue index, held ahead?;
+--          then retry_policy, handler, and type, payload, max_retry of a task without a message
 -- Crash  before: nothing; after: all. A task taken by a call whose answer was lost is found by the token, or
 --        goes back when its lease runs out.
 local call = redis.call
@@ -25,14 +25,20 @@ local tasks, gone, expired, dropped, looked = {}, {}, 0, 0, 0
 
 local function read(key)
   return call('HMGET', key, 'msg', 'pending_since', 'pending_timeout', 'active_timeout', 'ttl_completed',
-    'ttl_archived', 'retried', 'src', 'retry_policy', 'handler', 'state')
+    'ttl_archived', 'retried', 'state', 'more')
 end
 
--- A task put there by hand has no message but these.
-local function read_plain(key, h)
-  local plain = call('HMGET', key, 'type', 'payload', 'max_retry')
-  h[15], h[16], h[17] = plain[1], plain[2], plain[3]
-  return plain[1] or plain[2]
+-- What only few tasks have; among them those without a message, put there by hand. False if there is no task.
+local function read_more(key, h)
+  if h[1] and not h[9] then return true end
+  local more = call('HMGET', key, 'retry_policy', 'handler', 'type', 'payload', 'max_retry')
+  for i = 1, 5 do h[10 + i] = more[i] end
+  return h[1] or more[3] or more[4]
+end
+
+local function hand_over(h, q, id, ahead)
+  h[8], h[9], h[10] = id, q, ahead
+  tasks[#tasks + 1] = h
 end
 
 local function expire(q, id, key, h, waited)
@@ -41,7 +47,7 @@ local function expire(q, id, key, h, waited)
   local score, expire_at = retention(now_s, ttl)
   local retried = tonumber(h[7] or '') or 0
   local more = call('HMGET', key, 'attempts', 'once', 'once_since', 'log')
-  local attempts = with_attempt(more[1], retried + 1, '""', now - waited, now, 'expired', reason)
+  local attempts = with_line(more[1], attempt_line(retried + 1, '""', now, 0, 'expired', reason))
   local fields = { 'state', 'archived', 'error_msg', reason, 'last_failed_at', now_s, 'attempts', attempts }
   if h[1] then
     fields[9], fields[10] = 'msg', with_failure(h[1], retried, reason, now_s)
@@ -67,10 +73,9 @@ for q = 1, #KEYS / 9 do
       local held = call('HGET', key, 'attempt')
       if held and string.sub(held, 1, #token + 1) == token .. ' ' then
         local h = read(key)
-        if not h[1] then read_plain(key, h) end
+        read_more(key, h)
         h[2] = string.match(held, ' (%S+) ')
-        h[12], h[13], h[14] = id, q, call('HEXISTS', key, 'ahead')
-        tasks[#tasks + 1] = h
+        hand_over(h, q, id, call('HEXISTS', key, 'ahead'))
         found = found + 1
       end
     end
@@ -88,10 +93,10 @@ for q = 1, #KEYS / 9 do
         else
           local key = prefix .. id
           local h = read(key)
-          if (h[11] and h[11] ~= 'pending') or (not h[1] and not read_plain(key, h)) then
+          if (h[8] and h[8] ~= 'pending') or not read_more(key, h) then
             -- No task behind the id, or the task is elsewhere: only this entry goes.
             dropped = dropped + 1
-            if not h[1] and not h[15] and not h[16] then
+            if not h[1] and not h[13] and not h[14] then
               call('UNLINK', key)
               gone[#gone + 1] = q
               gone[#gone + 1] = id
@@ -108,20 +113,17 @@ for q = 1, #KEYS / 9 do
               expire(q, id, key, h, waited)
               count(waits, waited)
               expired = expired + 1
-              ended[#ended + 1] = 'archived ' .. id
+              ended[#ended + 1] = id
             else
               local n = #tasks + 1
               call('HSET', key, 'state', 'active', 'attempt', token .. ' ' .. (h[2] or '0') .. ' ' .. now_text)
               if n > starting then
                 call('HDEL', key, 'pending_since')
                 call('HSETNX', key, 'ahead', 0)
-                h[14] = 1
               else
                 call('HDEL', key, 'pending_since', 'ahead')
-                h[14] = 0
               end
-              h[12], h[13] = id, q
-              tasks[n] = h
+              hand_over(h, q, id, n > starting and 1 or 0)
               taken[#taken + 1] = id
               leases[#leases + 1] = lease
               leases[#leases + 1] = id
@@ -137,7 +139,7 @@ for q = 1, #KEYS / 9 do
     if #ended > 0 then
       account({ processed = KEYS[base + 6], failed = KEYS[base + 7], history = KEYS[base + 8] }, now_s, #ended, #ended,
         waits, {})
-      call('PUBLISH', ARGV[9 + 5 * q], table.concat(ended, '\n'))
+      call('PUBLISH', ARGV[9 + 5 * q], 'archived ' .. table.concat(ended, ' '))
     end
   end
   if #tasks >= want or looked >= bound then break end
