@@ -93,9 +93,8 @@ class _Collected:
     def add(self, name: str, node: Node, where: Position | None) -> None:
         if name in self.places:
             self.reading.refuse(f"queue '{name}' is defined twice, first at {self.places[name]}", where)
-            return
-        self.places[name] = where
-        queue = read_queue(name, node, self.reading)
+        self.places.setdefault(name, where)
+        queue = read_queue(name, node, self.reading, where)
         if queue is not None:
             self.queues[name] = queue
 

@@ -12,7 +12,7 @@ from runqy.config.deployment import is_vault_entry, read_deployment
 from runqy.config.fields import Field, FieldType, kind_of
 from runqy.config.model import QueueConfig, Scheduling, SubQueue, Webhook
 from runqy.config.wording import Wording
-from runqy.settings.node import NOT_SET, Entries, Node, Reading, Scalar, plain
+from runqy.settings.node import NOT_SET, Entries, Node, Position, Reading, Scalar, plain
 from runqy.settings.queue_name import DEFAULT_SUB_QUEUE, name_problem
 from runqy.settings.spelling import unknown_name
 
@@ -24,17 +24,17 @@ _FIELD_KEYS = ("name", "type", "required", "default", "description")
 MAX_PRIORITY = 2**31 - 1
 
 
-def read_queue(name: str, node: Node, reading: Reading) -> QueueConfig | None:
-    """One queue of a file, or None when it is refused; every problem goes to ``reading``."""
+def read_queue(name: str, node: Node, reading: Reading, where: Position | None) -> QueueConfig | None:
+    """One queue of a file, its name at ``where``; None when it is refused, every problem goes to ``reading``."""
     before = len(reading.problems)
     wording = Wording(name)
     problem = name_problem(name)
     if problem is not None:
-        reading.refuse(problem, node.where)
+        reading.refuse(problem, where)
     entries = reading.entries(node, f"queue '{name}'")
     if entries is None:
         if len(reading.problems) == before:
-            reading.refuse(f"{wording.prefix}deployment is required", node.where)
+            reading.refuse(f"{wording.prefix}deployment is required", where)
         return None
     _check_keys(entries, reading, wording)
     reader = QueueReader(entries, reading, wording)
