@@ -37,7 +37,7 @@ class Postgres:
     def create_database(self) -> str:
         name = f"runqy_{os.getpid()}_{next(_numbers)}"
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type]
+            connection.execute(f"CREATE DATABASE {name}")
         return name
 
 

@@ -171,7 +171,7 @@ def make_original(url: str) -> None:
         connection.close()
         return
     with psycopg.connect(url) as postgres:
-        postgres.execute(ORIGINAL_POSTGRESQL + ROWS)  # type: ignore[arg-type]
+        postgres.execute(ORIGINAL_POSTGRESQL + ROWS)
 
 
 async def test_a_database_of_the_original_is_adopted(database_url: str) -> None:
