@@ -60,15 +60,18 @@ class _DeploymentReader:
         self._warn_without_effect()
         git_url, path = self._source()
         before = len(self.reading.problems)
-        startup_cmd = self._text("startup_cmd")
-        if startup_cmd is None and len(self.reading.problems) == before:
+        # YAML's block texts end in a newline, which is no part of the command.
+        startup_cmd = (self._text("startup_cmd") or "").strip()
+        if "\n" in startup_cmd:
+            self._refuse("startup_cmd", "must be one line")
+        if not startup_cmd and len(self.reading.problems) == before:
             self.reading.refuse(self.wording.deployment_needs("startup_cmd"), self.node.where)
         return Deployment(
             git_url=git_url,
             path=path,
             branch=self._branch(),
             code_path=self._code_path(),
-            startup_cmd=startup_cmd or "",
+            startup_cmd=startup_cmd,
             mode=self._mode(),
             startup_timeout_secs=self._startup_timeout(),
             redis_storage=self.reading.boolean(self._get("redis_storage"), self._name("redis_storage")),

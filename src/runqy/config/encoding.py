@@ -142,9 +142,12 @@ def stored_queue(
 ) -> QueueConfig | None:
     """``config`` with what the database holds beside it; None when that can't be read (see ``reading``)."""
     before = len(reading.problems)
-    node = node_of({**options, "input": input, "output": output, "deployment": deployment})
-    if not isinstance(node, Entries):
+    try:
+        node = node_of({**options, "input": input, "output": output, "deployment": deployment})
+    except TypeError as error:
+        reading.refuse(str(error), None)
         return None
+    assert isinstance(node, Entries)
     read = QueueReader(node, reading, Wording(config.name)).shared(config)
     return read if len(reading.problems) == before else None
 

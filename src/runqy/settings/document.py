@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from runqy.settings.node import NOT_SET, Entries, Items, Node, Position, Problem, Reading, Scalar
+from runqy.settings.node import NOT_SET, Entries, Items, Node, Position, Problem, Reading, Scalar, is_storable
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 32
@@ -128,6 +128,8 @@ class _Composer:
 
     def _scalar(self, event: Any, where: Position) -> Scalar:
         text: str = event.value
+        if not is_storable(text):
+            raise _RefusedError("a text holds a NUL character or half of a surrogate pair", where)
         is_plain = event.style is None and event.implicit[0]
         return Scalar(_typed(text) if is_plain else text, text, where)
 

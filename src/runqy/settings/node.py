@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 
 from runqy.settings.spelling import unknown_name
 
@@ -71,15 +72,31 @@ Node = Scalar | Items | Entries
 NOT_SET = Scalar(None, "")
 
 
+def is_storable(text: str) -> bool:
+    """Whether every database can hold the text: no NUL character, no half of a surrogate pair."""
+    return not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in text)
+
+
 def node_of(value: object) -> Node:
-    """The node of a JSON value. Raises `TypeError` for anything that JSON does not know."""
+    """The node of a JSON value. Raises `TypeError` for what JSON does not know or no database can hold."""
+    if isinstance(value, float) and not isfinite(value):
+        raise TypeError("NaN and Infinity are not JSON")
+    if isinstance(value, str) and not is_storable(value):
+        raise TypeError("a text holds a NUL character or half of a surrogate pair")
     if value is None or isinstance(value, (str, bool, int, float)):
         return Scalar(value, value if isinstance(value, str) else _written(value))
     if isinstance(value, Mapping):
-        return Entries({str(key): node_of(member) for key, member in value.items()})
+        return Entries({_key(key): node_of(member) for key, member in value.items()})
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
         return Items(tuple(node_of(item) for item in value))
     raise TypeError(f"not a JSON value: {type(value).__name__}")
+
+
+def _key(key: object) -> str:
+    text = str(key)
+    if not is_storable(text):
+        raise TypeError("a key holds a NUL character or half of a surrogate pair")
+    return text
 
 
 def plain(node: Node) -> object:

@@ -22,14 +22,14 @@ async def read_queues(
 
     What can't be used (it was stored by another program) is left out with a warning.
     """
-    statement = select(queues).order_by(queues.c.name)
-    children = select(sub_queues).order_by(sub_queues.c.name)
+    statement, children = select(queues), select(sub_queues)
     if names is not None:
         statement = statement.where(queues.c.name.in_(names))
         children = children.where(sub_queues.c.queue_id.in_(select(queues.c.id).where(queues.c.name.in_(names))))
     subs: dict[int, list[SubQueue]] = {}
-    rows = (await connection.execute(statement)).all()
-    for row in await connection.execute(children):
+    # Sorted here: each database has an order of texts of its own.
+    rows = sorted((await connection.execute(statement)).all(), key=lambda row: str(row.name))
+    for row in sorted((await connection.execute(children)).all(), key=lambda row: str(row.name)):
         subs.setdefault(row.queue_id, []).append(SubQueue(row.name, row.priority, bool(row.enabled)))
     found: dict[str, QueueConfig] = {}
     for row in rows:

@@ -88,6 +88,10 @@ class JsonDocument(TypeDecorator[Any]):
         if isinstance(value, bytes):
             value = value.decode("utf-8", "replace")
         try:
-            return json.loads(value)
+            return json.loads(value, parse_constant=_refuse_constant)
         except ValueError:
             return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")

@@ -105,6 +105,13 @@ async def test_a_queue_that_is_not_given_stays(store: QueueStore) -> None:
     assert [queue.name for queue in await store.all()] == ["echo", "everything"]
 
 
+async def test_queues_stand_in_the_same_order_whatever_the_database(store: QueueStore) -> None:
+    names = ["a-b", "B", "a_b", "a", "ab", "A1"]
+    await store.save_all([replace(ECHO, name=name) for name in names], "test")
+    assert [queue.name for queue in await store.all()] == sorted(names)
+    assert [queue.name for queue in store.catalog.queues()] == sorted(names)
+
+
 async def test_history_tells_who_changed_what_and_when(store: QueueStore, clock: Any) -> None:
     await store.save(ECHO, "config:start")
     clock.unix += 1

@@ -89,6 +89,18 @@ def test_what_is_wrong_is_told_in_the_contracts_words(request_body: dict[str, An
     assert problem in problems(request_body)
 
 
+@pytest.mark.parametrize("value", ["\0", "\ud800", float("nan"), float("inf"), {"\0": 1}])
+@pytest.mark.parametrize("place", ["description", "default", "provider"])
+def test_what_no_database_can_hold_is_refused(place: str, value: object) -> None:
+    bodies = {
+        "description": body(description=value),
+        "default": body(input=[{"name": "a", "type": ["string", "object"], "required": False, "default": value}]),
+        "provider": body(deployment=CODE | {"autoscale": {"enabled": False, "provider": value}}),
+    }
+    with pytest.raises(UsageError):
+        parse_queue_request(bodies[place])
+
+
 @pytest.mark.parametrize("value", [30, "30", 30.0, "30 s", "30S", "half an hour", True, [], {}, 1e3, " 30s ", "1d"])
 @pytest.mark.parametrize("lever", ["ttl_completed", "ttl_archived", "pending_timeout", "active_timeout"])
 def test_the_same_value_gets_the_same_answer_in_yaml_and_json(lever: str, value: object) -> None:

@@ -129,6 +129,14 @@ def test_a_local_folder_can_stand_in_place_of_a_repository() -> None:
     assert (deployment.git_url, deployment.path) == ("", "./code")
 
 
+def test_a_command_in_a_block_text_loses_its_last_newline() -> None:
+    deployment = queue(SMALL.replace("startup_cmd: y", "startup_cmd: |\n        python main.py")).deployment
+    assert deployment is not None
+    assert deployment.startup_cmd == "python main.py"
+    (problem,) = problems(SMALL.replace("startup_cmd: y", "startup_cmd: |\n        a\n        b"))
+    assert "deployment.startup_cmd must be one line" in problem
+
+
 @pytest.mark.parametrize("typed", ["1e5", "1.10", "0123", "no", "on", "yes", "0x10", "2024-01-01", "true"])
 def test_a_branch_is_what_was_typed(typed: str) -> None:
     """Case C75."""

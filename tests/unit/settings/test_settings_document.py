@@ -99,6 +99,7 @@ def test_an_empty_document_is_nothing(text: str) -> None:
         ("a: [1, 2\n", "f.yaml:2:1: not YAML: "),
         ("a: @x\n", "f.yaml:1:4: not YAML: "),
         ("a: \x07\n", "f.yaml:1:1: "),
+        ('a: "\\0"\n', "f.yaml:1:4: a text holds a NUL character"),
         ("<<: 3\n", "f.yaml:1:1: '<<' merges maps only"),
         ("[" * 100 + "]" * 100, "f.yaml:1:34: nested deeper than 32 levels"),
     ],
