@@ -69,7 +69,7 @@ def system_packages() -> None:
         elif shutil.which("sudo") and subprocess.run(["sudo", "-n", "true"], capture_output=True).returncode == 0:
             prefix = ["sudo", "-n"]
     if prefix is not None:
-        env = prefix + ["env", "DEBIAN_FRONTEND=noninteractive"]
+        env = [*prefix, "env", "DEBIAN_FRONTEND=noninteractive"]
         run(*env, "apt-get", "update", "-q", quiet=True)
         run(*env, *command, quiet=True)
         missing = {name: package for name, package in missing.items() if not SYSTEM[name][0]()}

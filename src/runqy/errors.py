@@ -4,6 +4,7 @@
 
     RunqyError                       1   500
     ├── UsageError                   2   400  the call itself is wrong: flag, argument, request body
+    │   └── PayloadError             2   400  a payload does not fit its queue's fields (config/model.py)
     ├── ConfigurationError           1   400  a setting, queue file or duration is wrong
     ├── NotFoundError                3   404
     ├── ConflictError                1   409  it exists, it differs, it is not empty, it is in use
@@ -65,6 +66,9 @@ class ConfigurationError(RunqyError):
     def __init__(self, what: str, *, why: str = "", hint: str = "", problems: tuple[str, ...] = ()) -> None:
         super().__init__(what, why=why, hint=hint)
         self.problems = problems
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (super().__str__(), "; ".join(self.problems)) if part)
 
     def lines(self) -> list[str]:
         what, *rest = super().lines()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
-from urllib.parse import unquote, urlsplit
+from typing import Any
+from urllib.parse import urlsplit
 
 import hiredis
 from redis.asyncio import Redis, RedisCluster, Sentinel
@@ -36,7 +35,10 @@ from redis.exceptions import (
 )
 
 from runqy.broker.scripts import Script
-from runqy.errors import ConfigurationError, OutOfMemoryError, UnavailableError
+from runqy.errors import OutOfMemoryError, UnavailableError
+from runqy.settings.redis import RedisTarget
+
+__all__ = ["ClockOffset", "Connection", "RedisTarget", "connect", "connected", "open_client", "translate"]
 
 SOCKET_TIMEOUT_SECONDS = 10.0
 CONNECT_TIMEOUT_SECONDS = 5.0
@@ -44,66 +46,6 @@ MAX_CONNECTIONS = 16
 
 Command = tuple[Any, ...]
 """One Redis command: its name and arguments."""
-
-
-@dataclass(frozen=True, slots=True)
-class RedisTarget:
-    """Which Redis or Valkey to use.
-
-    ``url`` is ``redis[s]://[user:password@]host[:port][/db]`` or ``unix:///path``. ``nodes`` are further
-    ``host:port`` entries: the Sentinels, or members of the Cluster. ``password`` stands beside the URL so that
-    it is never printed with it.
-    """
-
-    url: str
-    mode: Literal["single", "sentinel", "cluster"] = "single"
-    nodes: tuple[str, ...] = ()
-    master: str = ""
-    password: str = field(default="", repr=False)
-
-    def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.password:
-            bare = parts._replace(netloc=parts.netloc.rpartition("@")[2])
-            if parts.username:
-                bare = bare._replace(netloc=f"{parts.username}@{bare.netloc}")
-            object.__setattr__(self, "url", bare.geturl())
-            if not self.password:
-                object.__setattr__(self, "password", unquote(parts.password))
-        if parts.scheme not in {"redis", "rediss", "unix"}:
-            raise ConfigurationError(
-                "The Redis address can't be used",
-                why=f"its scheme is {parts.scheme or 'missing'!r}",
-                hint="write redis://host:6379, rediss:// for TLS, or unix:///path/to/socket",
-            )
-
-    @property
-    def use_tls(self) -> bool:
-        return self.url.startswith("rediss:")
-
-    @property
-    def host(self) -> str:
-        return urlsplit(self.url).hostname or "localhost"
-
-    @property
-    def port(self) -> int:
-        return urlsplit(self.url).port or 6379
-
-    @property
-    def username(self) -> str | None:
-        return urlsplit(self.url).username or None
-
-    @property
-    def db(self) -> int:
-        path = urlsplit(self.url).path.strip("/")
-        return int(path) if path.isdigit() and not self.url.startswith("unix:") else 0
-
-    @property
-    def address(self) -> str:
-        """Where it is, without any secret: for messages and for workers."""
-        if self.url.startswith("unix:"):
-            return urlsplit(self.url).path
-        return f"{self.host}:{self.port}"
 
 
 class ClockOffset:
