@@ -8,16 +8,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from runqy.broker import keys, scripts
+from runqy.broker import keys, reverse, scripts
 from runqy.broker.connection import Command, Connection
 from runqy.broker.gathering import Gatherer
 from runqy.broker.history import bucket
 from runqy.broker.picking import read_pickup
 from runqy.broker.transitions import AttemptEnd, Enqueued, EnqueueStatus, Held, Pickup, Renewal
 from runqy.errors import UnavailableError
-from runqy.tasks.limits import PENDING_TIMEOUT, STAMPS, TTL_ARCHIVED, Limits
+from runqy.tasks.limits import PENDING_TIMEOUT, STAMPS, TTL_ARCHIVED, Limits, Override, Source
 from runqy.tasks.message import NewTask
-from runqy.tasks.outcome import Archive, Complete, Decision, Ending, GiveBack, Retry, decide_lost
+from runqy.tasks.outcome import Archive, Complete, Ending, GiveBack, Retry, decide_lost
 from runqy.tasks.retry import RetryPolicy
 
 LEASE_SECONDS = 30.0
@@ -68,16 +68,16 @@ class Broker:
             for (queue, bound, stamps), indexes in groups.items()
         ]
         extra: list[Command] = [("SADD", keys.QUEUES, *{queue for queue, _, _ in groups})]
+        places = [(task.queue, task.id) for task, _ in items]
         if self.connection.is_cluster:
-            extra += [("HSET", keys.reverse(task.id), "queue", task.queue) for task, _ in items]
+            extra += reverse.remember_commands(places)
         else:
-            # One script call for all of them: they share no slot, which matters only on a Cluster.
-            calls.append(
-                (scripts.REMEMBER, [keys.reverse(task.id) for task, _ in items], [task.queue for task, _ in items])
-            )
+            calls.append(reverse.remember_call(places))
         replies, repeated = await self._call_again(calls, extra)
+        # Where Redis had lost the script, the enqueue came after the reverse keys, which found no task then.
+        missing = () if self.connection.is_cluster else replies[len(groups)]
+        doubtful = {places[index] for index in missing}
         answers = [Enqueued(EnqueueStatus.CREATED, task.id) for task, _ in items]
-        refused = False
         for indexes, reply in zip(groups.values(), replies, strict=False):
             for at in range(0, len(reply), 3):
                 index = indexes[reply[at]]
@@ -86,30 +86,10 @@ class Broker:
                     # Our own first try had arrived and only its answer was lost.
                     continue
                 answers[index] = Enqueued(status, known)
-                refused = True
-        if refused:
-            await self._mend_reverse(items, answers)
+                doubtful |= {places[index], (places[index][0], known)}
+        if doubtful:
+            await reverse.restore(self.connection, sorted(doubtful))
         return answers
-
-    async def _mend_reverse(self, items: Sequence[tuple[NewTask, int]], answers: Sequence[Enqueued]) -> None:
-        """Where nothing was created, make the reverse keys agree with what exists.
-
-        An id that is known keeps (or gets back) its key; one that was refused leaves none behind.
-        """
-        doubtful = {
-            (task.queue, id_)
-            for (task, _), answer in zip(items, answers, strict=True)
-            if answer.status is not EnqueueStatus.CREATED
-            for id_ in (task.id, answer.id)
-        }
-        for queue, id_ in doubtful:
-            exists, named = await self.connection.run(
-                [("EXISTS", keys.task(queue, id_)), ("HGET", keys.reverse(id_), "queue")]
-            )
-            if exists == 1:
-                await self.connection.command("HSETNX", keys.reverse(id_), "queue", queue)
-            elif named == queue.encode():
-                await self.connection.command("DEL", keys.reverse(id_))
 
     async def _call_again(self, calls: Sequence[_Call], extra: Sequence[Command]) -> tuple[list[Any], bool]:
         """Call; once more if the connection broke. The scripts know a repetition and change nothing twice."""
@@ -138,12 +118,18 @@ class Broker:
         if not self.connection.is_cluster:
             return await self._pick_up(queues, limit, token, starting, fallback, answer_lost)
         taken = Pickup(())
+        if answer_lost:
+            # Everything that the first call took, wherever, before anything new.
+            parts = [await self._pick_up([queue], 0, token, 0, fallback, True) for queue in queues]
+            taken = Pickup(tuple(task for part in parts for task in part.tasks))
+            if taken.tasks:
+                return taken
         for queue in queues:
             wanted = limit - len(taken.tasks)
             if wanted <= 0:
                 break
             starts = max(starting - len(taken.tasks), 0)
-            part = await self._pick_up([queue], wanted, token, starts, fallback, answer_lost)
+            part = await self._pick_up([queue], wanted, token, starts, fallback, False)
             taken = Pickup(
                 taken.tasks + part.tasks,
                 taken.expired + part.expired,
@@ -180,12 +166,13 @@ class Broker:
             )
             arguments += (q, keys.task_prefix(q), keys.log_prefix(q), keys.once_prefix(q), keys.events_channel(q))
         (reply,) = await self.connection.call([(scripts.PICKUP, script_keys, arguments)])
-        expired, dropped, gone, more, now, rows = reply
+        expired, dropped, more, now, rows = reply
         picked = read_pickup(queues, rows, int(now), token, fallback)
-        await self._settle_reverse((gone[i + 1].decode(), int(gone[i + 2])) for i in range(0, len(gone), 3))
+        places = [(queues[expired[i] - 1], expired[i + 1].decode()) for i in range(0, len(expired), 2)]
+        await reverse.agree(self.connection, places)
         if picked.unreadable:
             await self.finish([_unreadable(*entry) for entry in picked.unreadable])
-        return Pickup(tuple(picked.tasks), expired, dropped + len(picked.unreadable), bool(more))
+        return Pickup(tuple(picked.tasks), len(places), dropped + len(picked.unreadable), bool(more))
 
     async def finish(
         self, ends: Sequence[AttemptEnd], started: Sequence[Held] = (), *, recovering: bool = False
@@ -195,36 +182,20 @@ class Broker:
         ``started`` takes the held-ahead mark off tasks whose execution has begun. A superseded attempt or a
         replayed call changes nothing. With ``recovering`` only tasks whose lease has run out are touched.
         """
-        calls, places = _finish_calls(ends, started, recovering)
+        calls, positions = _finish_calls(ends, started, recovering)
         if not calls:
             return []
+        ended = [(end.queue, end.id) for end in ends if isinstance(end.decision, (Complete, Archive))]
+        if ended and not self.connection.is_cluster:
+            calls.append(reverse.agree_call(ended))
         replies = await self.connection.call(calls)
         owned = [False] * len(ends)
-        for indexes, reply in zip(places, replies, strict=True):
+        for indexes, reply in zip(positions, replies, strict=False):
             for index, done in zip(indexes, reply, strict=True):
                 owned[index] = bool(done)
-        await self._settle_reverse(
-            (end.id, _kept_for(end))
-            for end, done in zip(ends, owned, strict=True)
-            if done and _is_terminal(end.decision)
-        )
-        return owned
-
-    async def _settle_reverse(self, kept: Iterable[tuple[str, int]]) -> None:
-        """Give reverse keys the life of their ended tasks: seconds, 0 for ever, -1 gone.
-
-        They are in no queue's slot, so a crash right before leaves one that outlives its task; the janitor
-        deletes it with the history entry.
-        """
-        kept = [entry for entry in kept if entry[1] != 0]
-        if not kept:
-            return
         if self.connection.is_cluster:
-            await self.connection.run(
-                [("EXPIRE", keys.reverse(id_), ttl) if ttl > 0 else ("DEL", keys.reverse(id_)) for id_, ttl in kept]
-            )
-            return
-        await self.connection.call([(scripts.FORGET, [keys.reverse(id_) for id_, _ in kept], [ttl for _, ttl in kept])])
+            await reverse.agree(self.connection, ended)
+        return owned
 
     async def extend(self, held: Sequence[Held]) -> Renewal:
         """Renew the leases of held tasks; tells which this worker no longer owns, and which it must cancel."""
@@ -256,17 +227,15 @@ class Broker:
 
     async def forward(self, queue: str, limit: int = 100) -> int:
         """Move scheduled and retrying tasks that are due into pending; returns how many entries were due."""
-        (reply,) = await self.connection.call(
+        (due,) = await self.connection.call(
             [
                 (
                     scripts.FORWARD,
-                    [keys.pending(queue), keys.scheduled(queue), keys.retry(queue)],
+                    [keys.pending(queue), keys.scheduled(queue), keys.retry(queue), keys.archived(queue)],
                     [queue, keys.task_prefix(queue), keys.WAKE_CHANNEL, limit, keys.events_channel(queue)],
                 )
             ]
         )
-        due, gone = reply
-        await self._settle_reverse((id_.decode(), -1) for id_ in gone)
         return int(due)
 
     async def recover(
@@ -291,19 +260,16 @@ class Broker:
         await self.finish(ends, recovering=True)
         return int(cleaned) + len(ends), int(active)
 
-    async def purge(self, queue: str, limit: int = 50) -> int:
-        """Remove finished tasks whose retention is over; returns how many entries were looked at."""
-        (reply,) = await self.connection.call(
-            [
-                (
-                    scripts.PURGE,
-                    [keys.completed(queue), keys.archived(queue)],
-                    [keys.task_prefix(queue), keys.log_prefix(queue), limit],
-                )
-            ]
-        )
-        looked, gone = reply
-        await self._settle_reverse((id_.decode(), -1) for id_ in gone)
+    async def purge(self, queue: str, limit: int = 50, *, fallback: Limits | None = None) -> int:
+        """Remove finished tasks whose retention is over; returns how many entries were looked at.
+
+        ``fallback`` stands in for missing stamps of tasks that the original's server archived.
+        """
+        ended = [keys.completed(queue), keys.archived(queue)]
+        kept = (fallback or Limits()).value(TTL_ARCHIVED)
+        arguments = [keys.task_prefix(queue), keys.log_prefix(queue), limit, kept]
+        ((looked, gone),) = await self.connection.call([(scripts.PURGE, ended, arguments)])
+        await reverse.clear(self.connection, queue, [id_.decode() for id_ in gone])
         return int(looked)
 
     async def append_log(self, held: Held, text: str) -> bool:
@@ -367,7 +333,7 @@ def _enqueue_call(queue: str, max_pending: int, stamps: tuple[str, ...], tasks: 
         arguments += (task.id, task.encode())
         if long:
             arguments += ("" if task.run_at is None else f"{task.run_at:.6f}", task.once, task.body_hash)
-    return scripts.ENQUEUE, [keys.pending(queue), keys.scheduled(queue)], arguments
+    return scripts.ENQUEUE, [keys.pending(queue), keys.scheduled(queue), keys.holes(queue)], arguments
 
 
 def _stamps(task: NewTask) -> tuple[str, ...]:
@@ -462,7 +428,7 @@ def _finish_call(queue: str, started: Sequence[Held], ends: Sequence[AttemptEnd]
         keys.WAKE_CHANNEL,
         keys.events_channel(queue),
         int(recovering),
-        ends[0].limits.ttl_archived if ends else 0,
+        _fallback_ttl_archived(ends),
         len(started),
     ]
     for held in started:
@@ -495,12 +461,12 @@ def _end_arguments(end: AttemptEnd) -> tuple[Any, ...]:
             raise AssertionError("completions have a script of their own")
 
 
-def _is_terminal(decision: Decision) -> bool:
-    return isinstance(decision, (Complete, Archive))
-
-
-def _kept_for(end: AttemptEnd) -> int:
-    return end.limits.ttl_completed if isinstance(end.decision, Complete) else end.limits.ttl_archived
+def _fallback_ttl_archived(ends: Sequence[AttemptEnd]) -> int:
+    """How long a task without a stamp is kept when its cancellation overtakes the decision: never a neighbour's."""
+    return next(
+        (end.limits.ttl_archived for end in ends if end.limits.source(TTL_ARCHIVED) is Source.WORKER),
+        TTL_ARCHIVED.default,
+    )
 
 
 def _unreadable(queue: str, id_: str, token: str, problem: str, limits: Limits) -> AttemptEnd:
@@ -520,7 +486,8 @@ def _lost_end(queue: str, row: Sequence[Any], fallback: Limits) -> AttemptEnd:
         policy=RetryPolicy.read_stamp(policy),
         random=random.random(),
     )
-    limits = Limits(ttl_archived=_count(ttl_archived, fallback.ttl_archived))
+    kept = Override(ttl_archived=_count(ttl_archived, fallback.ttl_archived))
+    limits = Limits().override(kept, Source.WORKER if ttl_archived is None else Source.QUEUE)
     return AttemptEnd(queue, id_, token, decision, limits)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from runqy.broker import keys, scripts
-from runqy.broker.connection import Command, Connection
+from runqy.broker import keys, reverse, scripts
+from runqy.broker.connection import Connection
 from runqy.broker.transitions import Acted, ActionStatus
 from runqy.tasks.limits import TTL_ARCHIVED
 from runqy.tasks.outcome import Ending
 from runqy.tasks.state import ACTIONS, Action, State
+
+_Call = tuple[scripts.Script, Sequence[str], Sequence[Any]]
 
 BATCH = 50
 """Tasks per script call: a few milliseconds of Redis at most."""
@@ -72,13 +74,8 @@ class Operator:
             TTL_ARCHIVED.default,
             *ids,
         ]
-        (reply,) = await self._connection.call([(scripts.ARCHIVE, script_keys, arguments)])
-        acted = _read(action, ids, reply[::2])
-        kept = [int(value) for value in reply[1::2]]
-        await self._settle_reverse(
-            [("EXPIRE", keys.reverse(id_), ttl) for id_, ttl in zip(ids, kept, strict=True) if ttl > 0]
-        )
-        return acted
+        reply = await self._call((scripts.ARCHIVE, script_keys, arguments), queue, ids)
+        return _read(action, ids, reply)
 
     async def _run(self, queue: str, ids: Sequence[str]) -> list[Acted]:
         arguments: list[Any] = [
@@ -91,12 +88,8 @@ class Operator:
             _legal(Action.RUN),
             *ids,
         ]
-        (reply,) = await self._connection.call([(scripts.RUN, _places(queue), arguments)])
-        acted = _read(Action.RUN, ids, reply)
-        await self._settle_reverse(
-            [("PERSIST", keys.reverse(answer.id)) for answer in acted if answer.status is ActionStatus.DONE]
-        )
-        return acted
+        reply = await self._call((scripts.RUN, _places(queue), arguments), queue, ids)
+        return _read(Action.RUN, ids, reply)
 
     async def _delete(self, queue: str, ids: Sequence[str]) -> list[Acted]:
         arguments: list[Any] = [
@@ -107,16 +100,20 @@ class Operator:
             _legal(Action.DELETE),
             *ids,
         ]
-        (reply,) = await self._connection.call([(scripts.DELETE, _places(queue), arguments)])
+        reply = await self._call((scripts.DELETE, _places(queue), arguments), queue, ids)
         acted = _read(Action.DELETE, ids, reply)
-        await self._settle_reverse(
-            [("DEL", keys.reverse(answer.id)) for answer in acted if answer.status is ActionStatus.DONE]
-        )
+        await reverse.clear(self._connection, queue, [a.id for a in acted if a.status is ActionStatus.DONE])
         return acted
 
-    async def _settle_reverse(self, commands: Sequence[Command]) -> None:
-        if commands:
-            await self._connection.run(commands)
+    async def _call(self, call: _Call, queue: str, ids: Sequence[str]) -> Sequence[Any]:
+        """Run the script, and bring the reverse keys to agree in the same round trip where one can."""
+        places = [(queue, id_) for id_ in ids]
+        if not self._connection.is_cluster:
+            reply: Sequence[Any] = (await self._connection.call([call, reverse.agree_call(places)]))[0]
+            return reply
+        (reply,) = await self._connection.call([call])
+        await reverse.agree(self._connection, places)
+        return reply
 
 
 def _places(queue: str) -> list[str]:

@@ -58,7 +58,8 @@ RESUME = load("resume")
 APPEND_LOG = load("append_log")
 PROGRESS = load("progress")
 REMEMBER = load("remember")
-FORGET = load("forget")
+AGREE = load("agree")
+SWEEP = load("sweep")
 
 ALL = (
     ENQUEUE,
@@ -77,5 +78,6 @@ ALL = (
     APPEND_LOG,
     PROGRESS,
     REMEMBER,
-    FORGET,
+    AGREE,
+    SWEEP,
 )

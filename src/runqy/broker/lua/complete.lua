@@ -1,4 +1,4 @@
--- include: clock, message, account, ending, holding
+-- include: clock, message, account, once, ending, holding
 -- Writes the successful ends of attempts of one queue's tasks that are kept for the same time. Whoever no longer
 -- owns a task changes nothing. The most frequent script after enqueue, so it reads and formats little.
 --
@@ -32,7 +32,7 @@ local replies, ids, scores, waits, runs = {}, {}, {}, {}, {}
 local function settle_more(id, key)
   local h = call('HMGET', key, 'once', 'once_since', 'log')
   call('HDEL', key, 'cancel')
-  expire_with(key, prefixes, id, expire_at, h[1], math.max((tonumber(h[2] or '') or 0) + 86400, now_s + 1), h[3])
+  expire_with(key, prefixes, id, expire_at, h[1], h[2], now_s, h[3])
 end
 
 for i = first, #ARGV, kept_results and 6 or 5 do

@@ -1,4 +1,4 @@
--- Included where a task reaches archived. Needs clock.lua, message.lua, account.lua.
+-- Included where a task ends. Needs once.lua.
 
 local FOREVER = 3153600000
 local retentions = {}
@@ -20,13 +20,13 @@ local function retention(now_s, ttl)
 end
 
 -- Gives the task's hash, and what belongs to it, its end of life. The record of its idempotency key lives
--- until the task has ended, and at least a day from its making.
-local function expire_with(key, prefixes, id, expire_at, once, once_until, logged)
+-- until the task has ended, and at least a day from its making (`once_since`).
+local function expire_with(key, prefixes, id, expire_at, once, once_since, now_s, logged)
   if expire_at then
     redis.call('EXPIREAT', key, expire_at)
     if logged then redis.call('EXPIREAT', prefixes.log .. id, expire_at) end
   end
-  if once then redis.call('EXPIREAT', prefixes.once .. once, once_until) end
+  if once then release_once(prefixes.once, once, id, once_since, now_s) end
 end
 
 -- Go's way to write whole seconds.

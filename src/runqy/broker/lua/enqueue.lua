@@ -1,7 +1,7 @@
 -- include: clock
 -- Accepts tasks into one queue, all with the same stamps.
 --
--- KEYS   1 pending list  2 scheduled zset
+-- KEYS   1 pending list  2 scheduled zset  3 holes
 -- ARGV   1 clock offset  2 queue  3 prefix of task hashes  4 prefix of idempotency records  5 wake channel
 --        6 max_pending (0: no bound)  7 "1": the long form of a task (also where an id may occur twice)
 --        8 number of stamps and their values; then field, value, ...
@@ -19,7 +19,7 @@ local step = long and 5 or 2
 local first = 9 + tonumber(ARGV[8])
 local pushed, due, replies = {}, {}, {}
 local room
-if bound > 0 then room = bound - call('LLEN', KEYS[1]) end
+if bound > 0 then room = bound - call('LLEN', KEYS[1]) + (call('GET', KEYS[3]) or 0) end
 
 -- Why the task can't be created, and under which id it is known; nil if it can.
 local function refusal(i, key)
@@ -29,10 +29,12 @@ local function refusal(i, key)
     return hash == ARGV[i + 4] and 'repeated' or 'mismatch', known
   end
   if call('EXISTS', key) == 1 then
-    -- The same message means that the caller repeats a call whose answer was lost.
-    return call('HGET', key, 'msg') == ARGV[i + 1] and 'repeated' or 'exists', ARGV[i]
+    -- The same message, to which attempts only append, means that the caller repeats a call whose answer was lost.
+    local msg = call('HGET', key, 'msg')
+    local same = msg and string.sub(msg, 1, #ARGV[i + 1]) == ARGV[i + 1]
+    return same and 'repeated' or 'exists', ARGV[i]
   end
-  if room and room <= 0 then return 'full', ARGV[i] end
+  if room and #pushed >= room then return 'full', ARGV[i] end
 end
 
 local function create_long(i, key)
@@ -75,7 +77,6 @@ for i = first, #ARGV, step do
       call('HSET', key, 'msg', ARGV[i + 1], 'state', 'pending', 'pending_since', since, unpack(ARGV, 9, first - 1))
       pushed[#pushed + 1] = ARGV[i]
     end
-    if room then room = room - 1 end
   end
 end
 

@@ -6,7 +6,7 @@
 -- ARGV   1 clock offset  2 prefix of task hashes  3 lease (s)  4 how many leases, at most
 --        5 first position of the active list to look at  6 how many of them
 -- Reply  { length of the active list, entries cleaned, tasks }; a task is
---        { id, token, max_retry, retried, lost, ahead, retry_policy, ttl_archived, state of its fields }
+--        { id, token, max_retry, retried, lost, ahead, retry_policy, ttl_archived }
 -- Crash  before: nothing; after: all. What to do with the tasks is decided by the caller and written by
 --        finish.lua, which checks token and lease again.
 local call = redis.call
@@ -16,7 +16,7 @@ local tasks, cleaned = {}, 0
 
 for _, id in ipairs(call('ZRANGEBYSCORE', KEYS[2], '-inf', now_text, 'LIMIT', 0, ARGV[4])) do
   local h = call('HMGET', ARGV[2] .. id, 'state', 'attempt', 'msg', 'max_retry', 'retried', 'lost', 'ahead',
-    'retry_policy', 'ttl_archived', 'ttl_completed', 'pending_timeout', 'active_timeout')
+    'retry_policy', 'ttl_archived')
   if h[1] ~= 'active' then
     call('ZREM', KEYS[2], id)
     call('LREM', KEYS[1], 0, id)
@@ -25,7 +25,8 @@ for _, id in ipairs(call('ZRANGEBYSCORE', KEYS[2], '-inf', now_text, 'LIMIT', 0,
     local max_retry = h[4]
     if h[3] then max_retry = message_number(h[3], 5) or 0 end
     local token = h[2] and string.match(h[2], '^(%S+) ') or ''
-    tasks[#tasks + 1] = { id, token, max_retry and tostring(max_retry) or false, h[5], h[6], h[7], h[8], h[9] }
+    local retried = tostring(retries_used(h[5], h[3]))
+    tasks[#tasks + 1] = { id, token, max_retry and tostring(max_retry) or false, retried, h[6], h[7], h[8], h[9] }
   end
 end
 

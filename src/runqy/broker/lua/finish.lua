@@ -1,4 +1,4 @@
--- include: clock, message, account, ending, holding
+-- include: clock, message, account, once, ending, holding
 -- Writes the ends of attempts that were no success, and tasks given back. Whoever no longer owns a task changes
 -- nothing.
 --
@@ -41,15 +41,18 @@ end
 local function count_failure(h, token, run_us)
   failed = failed + 1
   local since = since_us(since_of(h[2], token))
-  if since then count(waits, math.max(now - run_us - since, 0)) end
+  if since then
+    -- Nobody knows how long a lost attempt ran; it waited until it was picked up.
+    local begun = recovering and tonumber(string.match(h[2], ' (%d+)$') or '') or now - run_us
+    count(waits, math.max(begun - since, 0))
+  end
   if run_us > 0 then count(runs, run_us) end
 end
 
 local function attempts_with(h, token, run_us, ending, reason)
   -- Nobody knows when a lost task really ended: its time is counted from the pickup.
   if ending == 'lost' then run_us = now - (tonumber(string.match(h[2] or '', ' (%d+)$') or '') or now) end
-  local number = (tonumber(h[5] or '') or 0) + 1
-  return with_line(h[4], attempt_line(number, worker_of(token), now, run_us, ending, reason))
+  return with_line(h[4], attempt_line(h[5] + 1, worker_of(token), now, run_us, ending, reason))
 end
 
 local act = {}
@@ -58,11 +61,10 @@ function act.A(id, key, h, token, run_us, ttl, ending, reason)
   local score, expire_at = retention(now_s, ttl)
   local fields = { 'state', 'archived', 'error_msg', reason, 'last_failed_at', now_s_text, 'attempts',
     attempts_with(h, token, run_us, ending, reason) }
-  if h[3] then fields[9], fields[10] = 'msg', with_failure(h[3], tonumber(h[5] or '') or 0, reason, now_s) end
+  if h[3] then fields[9], fields[10] = 'msg', with_failure(h[3], h[5], reason, now_s) end
   call('HSET', key, unpack(fields))
   call('HDEL', key, 'attempt', 'ahead', 'cancel')
-  local once_since = h[6] and tonumber(call('HGET', key, 'once_since') or '') or 0
-  expire_with(key, prefixes, id, expire_at, h[6], math.max(once_since + 86400, now_s + 1), h[7])
+  expire_with(key, prefixes, id, expire_at, h[6], h[6] and call('HGET', key, 'once_since'), now_s, h[7])
   archived[#archived + 1] = score
   archived[#archived + 1] = id
   events[#events + 1] = 'archived ' .. id
@@ -70,7 +72,7 @@ function act.A(id, key, h, token, run_us, ttl, ending, reason)
 end
 
 function act.R(id, key, h, token, run_us, delay, ending, reason)
-  local retried = (tonumber(h[5] or '') or 0) + 1
+  local retried = h[5] + 1
   local wait = tonumber(delay)
   local fields = { 'error_msg', reason, 'last_failed_at', now_s_text, 'retried', retried, 'attempts',
     attempts_with(h, token, run_us, ending, reason), 'state', 'retry' }
@@ -118,7 +120,8 @@ for i = at, #ARGV, 7 do
     mine = not lease or tonumber(lease) <= now / 1000000
   end
   if mine then
-    if h[8] and (kind == 'R' or kind == 'G') then
+    h[5] = retries_used(h[5], h[3])
+    if h[8] and (kind ~= 'A' or recovering) then
       -- Its cancellation was asked for: it never starts or tries again.
       act.A(id, key, h, token, run_us, tonumber(call('HGET', key, 'ttl_archived') or '') or ARGV[9], 'cancelled', h[8])
     else

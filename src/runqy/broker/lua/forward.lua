@@ -1,14 +1,14 @@
 -- include: clock
 -- Moves tasks of one queue that are due from scheduled and retry into pending.
 --
--- KEYS   1 pending  2 scheduled  3 retry
+-- KEYS   1 pending  2 scheduled  3 retry  4 archived
 -- ARGV   1 clock offset  2 queue  3 prefix of task hashes  4 wake channel  5 how many per set, at most
 --        6 events channel
--- Reply  { how many entries were due, ids without a task }
--- Crash  before: nothing; after: all
+-- Reply  how many entries were due
+-- Crash  before: nothing; after: all. An id without a task goes to the janitor, who deletes its reverse key.
 local call = redis.call
 local now = clock()
-local due, gone, events = 0, {}, {}
+local due, events = 0, {}
 local ready = {}
 for set, state in ipairs({ 'scheduled', 'retry' }) do
   local key_of_set = KEYS[set + 1]
@@ -23,7 +23,7 @@ for set, state in ipairs({ 'scheduled', 'retry' }) do
       ready[#ready + 1] = id
       events[#events + 1] = 'pending ' .. id
     elseif not found then
-      gone[#gone + 1] = id
+      call('ZADD', KEYS[4], 0, id)
     end
   end
 end
@@ -31,4 +31,4 @@ if #ready > 0 then
   if call('LPUSH', KEYS[1], unpack(ready)) == #ready then call('PUBLISH', ARGV[4], ARGV[2]) end
   call('PUBLISH', ARGV[6], table.concat(events, '\n'))
 end
-return { due, gone }
+return due

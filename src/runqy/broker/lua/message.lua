@@ -79,6 +79,12 @@ local function splice(msg, dropped, tail)
   return table.concat(kept)
 end
 
+-- How many retries the task has used: the larger of what hash and message say, since asynq counts in the message
+-- only and the original's recovery in the hash only.
+local function retries_used(text, msg)
+  return math.max(tonumber(text or '') or 0, msg and message_number(msg, 6) or 0)
+end
+
 local FAILURE_FIELDS = { [6] = true, [7] = true, [11] = true }
 local COMPLETION_FIELD = { [13] = true }
 

@@ -1,4 +1,4 @@
--- include: clock, message, account, ending
+-- include: clock, message, account, once, ending
 -- Takes tasks for a worker from one or several queues, the first queue first. On a Cluster: from one queue.
 --
 -- KEYS   per queue 9: pending, active, lease, paused, archived, processed, failed, history, holes
@@ -7,12 +7,11 @@
 --        7 "1" if the answer to an earlier call with this token was lost
 --        8 fallback pending_timeout (s)  9 fallback ttl_archived (s)
 --        per queue 5: name, prefix of task hashes, prefix of logs, prefix of idempotency records, events channel
--- Reply  { number expired, number of ids without a task, ids whose task is gone or was expired
---          (flat: queue index, id, ttl or -1), more?, now (us), tasks }; a task is a list: msg, pending_since,
---          pending_timeout, active_timeout, ttl_completed, ttl_archived, retried, id, queue index, held ahead?;
+-- Reply  { tasks that were expired (flat: queue index, id), number of ids without a task, more?, now (us),
+--          tasks }; a task is a list: msg, pending_since, pending_timeout, active_timeout, ttl_completed, ttl_archived, retried, id, queue index, held ahead?;
 --          then retry_policy, handler, and type, payload, max_retry of a task without a message
 -- Crash  before: nothing; after: all. A task taken by a call whose answer was lost is found by the token, or
---        goes back when its lease runs out.
+--        goes back when its lease runs out. An id without a task goes to the janitor, who deletes its reverse key.
 local call = redis.call
 local now = clock()
 local now_s = math.floor(now / 1000000)
@@ -21,7 +20,7 @@ local want, bound, token = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local lease = string.format('%.3f', now / 1000000 + tonumber(ARGV[5]))
 local starting = tonumber(ARGV[6])
 local fallback_timeout = tonumber(ARGV[8])
-local tasks, gone, expired, dropped, looked = {}, {}, 0, 0, 0
+local tasks, expired, dropped, looked = {}, {}, 0, 0
 
 local function read(key)
   return call('HMGET', key, 'msg', 'pending_since', 'pending_timeout', 'active_timeout', 'ttl_completed',
@@ -45,7 +44,7 @@ local function expire(q, id, key, h, waited)
   local reason = 'pending timeout: waited ' .. go_seconds(math.floor(waited / 1000000)) .. ' before pickup'
   local ttl = tonumber(h[6] or '') or tonumber(ARGV[9])
   local score, expire_at = retention(now_s, ttl)
-  local retried = tonumber(h[7] or '') or 0
+  local retried = retries_used(h[7], h[1])
   local more = call('HMGET', key, 'attempts', 'once', 'once_since', 'log')
   local attempts = with_line(more[1], attempt_line(retried + 1, '""', now, 0, 'expired', reason))
   local fields = { 'state', 'archived', 'error_msg', reason, 'last_failed_at', now_s, 'attempts', attempts }
@@ -56,31 +55,37 @@ local function expire(q, id, key, h, waited)
   call('HDEL', key, 'pending_since', 'ahead')
   call('ZADD', KEYS[9 * q - 4], score, id)
   expire_with(key, { log = ARGV[7 + 5 * q], once = ARGV[8 + 5 * q] }, id, expire_at, more[2],
-    math.max((tonumber(more[3] or '') or 0) + 86400, now_s + 1), more[4])
-  gone[#gone + 1] = q
-  gone[#gone + 1] = id
-  gone[#gone + 1] = ttl
+    more[3], now_s, more[4])
+  expired[#expired + 1] = q
+  expired[#expired + 1] = id
 end
 
-for q = 1, #KEYS / 9 do
-  local base = 9 * (q - 1)
-  local pending, active, lease_key = KEYS[base + 1], KEYS[base + 2], KEYS[base + 3]
-  local prefix = ARGV[6 + 5 * q]
-  local found = 0
-  if ARGV[7] == '1' then
-    for _, id in ipairs(call('LRANGE', active, 0, -1)) do
-      local key = prefix .. id
+-- What an earlier call with this token took, from all queues, in the order in which it took them.
+local function find_taken()
+  for q = 1, #KEYS / 9 do
+    local ids = call('LRANGE', KEYS[9 * q - 7], 0, -1)
+    for i = #ids, 1, -1 do
+      local key = ARGV[6 + 5 * q] .. ids[i]
       local held = call('HGET', key, 'attempt')
       if held and string.sub(held, 1, #token + 1) == token .. ' ' then
         local h = read(key)
         read_more(key, h)
         h[2] = string.match(held, ' (%S+) ')
-        hand_over(h, q, id, call('HEXISTS', key, 'ahead'))
-        found = found + 1
+        hand_over(h, q, ids[i], call('HEXISTS', key, 'ahead'))
       end
     end
   end
-  if found == 0 and call('EXISTS', KEYS[base + 4]) == 0 then
+  return #tasks > 0
+end
+
+if ARGV[7] == '1' and find_taken() then want = 0 end
+
+for q = 1, #KEYS / 9 do
+  if #tasks >= want or looked >= bound then break end
+  local base = 9 * (q - 1)
+  local pending, active, lease_key = KEYS[base + 1], KEYS[base + 2], KEYS[base + 3]
+  local prefix = ARGV[6 + 5 * q]
+  if call('EXISTS', KEYS[base + 4]) == 0 then
     local taken, leases, waits, ended = {}, {}, {}, {}
     while #tasks < want and looked < bound do
       local ids = call('RPOP', pending, math.min(want - #tasks, bound - looked))
@@ -98,9 +103,7 @@ for q = 1, #KEYS / 9 do
             dropped = dropped + 1
             if not h[1] and not h[13] and not h[14] then
               call('UNLINK', key)
-              gone[#gone + 1] = q
-              gone[#gone + 1] = id
-              gone[#gone + 1] = -1
+              call('ZADD', KEYS[base + 5], 0, id)
             end
           else
             local limit = tonumber(h[3] or '') or fallback_timeout
@@ -112,7 +115,6 @@ for q = 1, #KEYS / 9 do
             if limit > 0 and waited > limit * 1000000 then
               expire(q, id, key, h, waited)
               count(waits, waited)
-              expired = expired + 1
               ended[#ended + 1] = id
             else
               local n = #tasks + 1
@@ -142,6 +144,5 @@ for q = 1, #KEYS / 9 do
       call('PUBLISH', ARGV[9 + 5 * q], 'archived ' .. table.concat(ended, ' '))
     end
   end
-  if #tasks >= want or looked >= bound then break end
 end
-return { expired, dropped, gone, (looked >= bound and #tasks < want) and 1 or 0, now_text, tasks }
+return { expired, dropped, (looked >= bound and #tasks < want) and 1 or 0, now_text, tasks }

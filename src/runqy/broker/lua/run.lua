@@ -1,4 +1,4 @@
--- include: clock, message, places
+-- include: clock, message, once, places
 -- Puts tasks of one queue into pending now: waiting ones at once, ended ones again. All start afresh: no expiry,
 -- no retries used, their stamps kept.
 --
@@ -6,7 +6,7 @@
 -- ARGV   1 clock offset  2 queue  3 prefix of task hashes  4 prefix of logs  5 prefix of idempotency records
 --        6 wake channel  7 events channel  8 states in which it is legal; then the ids
 -- Reply  per id: the state in which the task was found, empty for one that is gone
--- Crash  before: nothing; after: all. The reverse key loses its expiry right after.
+-- Crash  before: nothing; after: all. The reverse key loses its expiry in the same pipeline.
 local call = redis.call
 local now = clock()
 local keys = { pending = KEYS[1], scheduled = KEYS[2], retry = KEYS[3], completed = KEYS[4], archived = KEYS[5],
@@ -23,7 +23,7 @@ for i = 9, #ARGV do
     leave(keys, prefix, id, state)
     call('PERSIST', key)
     call('PERSIST', ARGV[4] .. id)
-    if h[3] then call('PERSIST', ARGV[5] .. h[3]) end
+    if h[3] and owns_once(ARGV[5], h[3], id) then call('PERSIST', ARGV[5] .. h[3]) end
     local fields = { 'state', 'pending', 'pending_since', nanoseconds(now) }
     if h[2] then fields[5], fields[6] = 'msg', splice(h[2], ENDED, '') end
     call('HSET', key, unpack(fields))

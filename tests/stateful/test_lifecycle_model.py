@@ -1,0 +1,573 @@
+"""Any interleaving of everything that can happen to tasks, on a real Valkey, beside the model of R1..R74."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, ClassVar
+
+import pytest
+from harness.keyspace import read_keyspace
+from harness.redis_servers import RedisServer
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from runqy.broker import scripts
+from runqy.broker.broker import Broker
+from runqy.broker.connection import ClockOffset, open_client
+from runqy.broker.operator import Operator
+from runqy.broker.transitions import AttemptEnd, Held
+from runqy.errors import UnavailableError
+from runqy.tasks.limits import Limits
+from runqy.tasks.message import NewTask, PickedTask
+from runqy.tasks.outcome import (
+    Archive,
+    Complete,
+    Ending,
+    Failure,
+    GiveBack,
+    NotStarted,
+    Outcome,
+    Retry,
+    Success,
+    decide,
+)
+from runqy.tasks.retry import Backoff, RetryPolicy
+from runqy.tasks.state import Action, State
+from stateful.comparison import Comparison
+from stateful.crashing import Crash, CrashingConnection
+from stateful.promises import LEASE, Promises
+
+QUEUES = ("alpha.high", "beta")
+WORKERS = ("w1", "w2", "w3")
+
+TTLS = st.sampled_from([0, 15, 105, 4005])
+LIMITS = st.builds(
+    Limits,
+    max_retry=st.sampled_from([0, 1, 2, 3]),
+    ttl_completed=TTLS,
+    ttl_archived=TTLS,
+    pending_timeout=st.sampled_from([0, 0, 15, 35]),
+    active_timeout=st.sampled_from([0, 60]),
+)
+DELAYS = st.sampled_from([0.0, 15.0, 55.0])
+POLICIES = st.builds(lambda delay: RetryPolicy(delay, Backoff.FIXED, jitter=0.0), DELAYS)
+JUMPS = st.sampled_from([10, 10, 20, 30, 50, 100, 1000, 86400])
+CRASHES = st.one_of(st.none(), st.none(), st.builds(Crash, st.integers(1, 3), after=st.booleans(), dead=st.booleans()))
+OUTCOMES = st.one_of(
+    st.sampled_from([Success(b'{"ok": 1}'), Success(None), NotStarted("the worker stops")]),
+    st.builds(
+        lambda ending, retriable, delay: Failure(ending, "it failed", retriable, delay),
+        st.sampled_from([Ending.ERROR, Ending.TIMEOUT, Ending.CRASHED]),
+        st.booleans(),
+        st.one_of(st.none(), st.just(25.0)),
+    ),
+)
+RUN_SECONDS = 0.25
+UNKNOWN_FIELD = b"\xba\x3e\x05hello"
+"""Field 999 of the message, a text: nobody here knows it."""
+
+
+class StrangeTask(NewTask):
+    """A task whose message carries a field of another version."""
+
+    def encode(self) -> bytes:
+        return NewTask.encode(self) + UNKNOWN_FIELD
+
+
+class Worker:
+    """What one worker process believes."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.holds: list[PickedTask] = []
+        self.begun: set[tuple[str, str]] = set()
+        """tasks held ahead whose execution has begun, for the finish batch that follows"""
+        self.unanswered: tuple[Sequence[str], int, int, str] | None = None
+        """the pickup whose answer was lost"""
+        self.last_finish: tuple[list[AttemptEnd], list[Held]] | None = None
+
+
+class LifecycleMachine(RuleBasedStateMachine):
+    """Rules are the operations; `agrees_with_the_model` holds after each."""
+
+    server: ClassVar[RedisServer]
+    runner: ClassVar[asyncio.Runner]
+    connection: ClassVar[CrashingConnection]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = self.connection.offset
+        self.broker = Broker(self.connection, lease_seconds=LEASE)
+        self.operator = Operator(self.connection)
+        # Half past a second at noon of a day to come: no real millisecond moves it over a boundary.
+        self.promises = Promises(QUEUES, (time.time() // 86400 + 1) * 86400 + 43200.5)
+        self.workers = {name: Worker(name) for name in WORKERS}
+        self.ids = (f"t{number:03}" for number in itertools.count())
+        self.tokens = itertools.count(1)
+        self.known: list[NewTask] = []
+
+    # Carrying out
+
+    def do(self, operation: Callable[[], Awaitable[Any]], crash: Crash | None = None) -> tuple[bool, Any]:
+        """Run one operation at the model's time; whether its answer arrived, and the answer."""
+        self.connection.begin(crash)
+        self.clock.microseconds = round((self.promises.now - time.time()) * 1e6)
+
+        async def carried_out() -> Any:
+            return await operation()
+
+        try:
+            return True, self.runner.run(carried_out())
+        except UnavailableError:
+            assert crash, "an operation failed without a crash"
+            return False, None
+        finally:
+            self.connection.crash = None
+
+    def queue_ran(self, script: str, queue: str, container: str = "pending") -> bool:
+        return self.connection.times(script, f"asynq:{{{queue}}}:{container}") > 0
+
+    @initialize()
+    def empty(self) -> None:
+        """Every example begins alike: no keys, and all scripts in the cache."""
+        self.do(lambda: self.connection.client.flushall())
+        for script in scripts.ALL:
+            self.do(lambda script=script: self.connection.client.script_load(script.text))
+
+    # Enqueue
+
+    @rule(
+        queue=st.sampled_from(QUEUES),
+        count=st.integers(1, 3),
+        limits=LIMITS,
+        policy=POLICIES,
+        delay=st.sampled_from([None, None, None, -10.0, 15.0, 95.0]),
+        once=st.sampled_from(["", "", "", "k1", "k2"]),
+        body=st.sampled_from(["h1", "h1", "h2"]),
+        bound=st.sampled_from([0, 0, 0, 3]),
+        crash=CRASHES,
+    )
+    def enqueue(
+        self,
+        queue: str,
+        count: int,
+        limits: Limits,
+        policy: RetryPolicy,
+        delay: float | None,
+        once: str,
+        body: str,
+        bound: int,
+        crash: Crash | None,
+    ) -> None:
+        tasks: list[NewTask] = [
+            StrangeTask(
+                next(self.ids),
+                queue,
+                b'{"n": 1}',
+                limits,
+                policy,
+                None if delay is None else self.promises.now + delay,
+                once=once if number == 0 else "",
+                body_hash=body if once and number == 0 else "",
+            )
+            for number in range(count)
+        ]
+        self.known += tasks
+        self._enqueue(queue, tasks, bound, crash)
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data(), same=st.booleans(), crash=CRASHES)
+    def enqueue_again(self, data: st.DataObject, same: bool, crash: Crash | None) -> None:
+        """The same id once more: the same call, or another task under its name."""
+        task = data.draw(st.sampled_from(self.known), label="task")
+        if not same:
+            task = StrangeTask(task.id, task.queue, b'{"n": 2}', task.limits, task.retry_policy)
+        self._enqueue(task.queue, [task], 0, crash)
+
+    def _enqueue(self, queue: str, tasks: list[NewTask], bound: int, crash: Crash | None) -> None:
+        before = set(self.promises.lives)
+        answered, answers = self.do(lambda: self.broker.enqueue(tasks, max_pending=bound), crash)
+        if not self.queue_ran("enqueue", queue):
+            assert not answered
+            return
+        expected = [self.promises.enqueue(task, bound) for task in tasks]
+        for task in tasks:
+            life = self.promises.lives.get(task.id)
+            if life is None:
+                continue
+            if task.id not in before:
+                life.reverse_known = answered or self.connection.times("remember") > 0
+            elif answered:
+                life.reverse_known = True
+        if answered:
+            for task, answer, (status, known) in zip(tasks, answers, expected, strict=True):
+                assert answer.id == known
+                if crash and known == task.id and status == "repeated":
+                    # The call went out twice: it can't tell whether its first try created the task.
+                    assert answer.status in {"created", "repeated"}
+                else:
+                    assert answer.status == status, f"{task.id}: {answer.status} instead of {status}"
+
+    # Workers
+
+    @rule(
+        name=st.sampled_from(WORKERS),
+        queues=st.permutations(QUEUES).flatmap(lambda qs: st.sampled_from([qs, qs[:1]])),
+        limit=st.integers(1, 4),
+        starting=st.integers(0, 4),
+        crash=CRASHES,
+    )
+    def pick_up(self, name: str, queues: list[str], limit: int, starting: int, crash: Crash | None) -> None:
+        worker = self.workers[name]
+        token = f"{name}#{next(self.tokens)}"
+        self._pick_up(worker, queues, limit, starting, token, crash, answer_lost=False)
+
+    @precondition(lambda self: any(w.unanswered for w in self.workers.values()))
+    @rule(data=st.data(), crash=CRASHES)
+    def pick_up_again(self, data: st.DataObject, crash: Crash | None) -> None:
+        """A worker repeats the pickup whose answer it did not get."""
+        worker = data.draw(st.sampled_from([w for w in self.workers.values() if w.unanswered]), label="worker")
+        assert worker.unanswered
+        queues, limit, starting, token = worker.unanswered
+        self._pick_up(worker, list(queues), limit, starting, token, crash, answer_lost=True)
+
+    def _pick_up(
+        self,
+        worker: Worker,
+        queues: list[str],
+        limit: int,
+        starting: int,
+        token: str,
+        crash: Crash | None,
+        *,
+        answer_lost: bool,
+    ) -> None:
+        answered, pickup = self.do(
+            lambda: self.broker.pick_up(
+                queues, limit, token=token, starting=starting, fallback=Limits(), answer_lost=answer_lost
+            ),
+            crash,
+        )
+        if not answered:
+            worker.unanswered = (queues, limit, starting, token)
+        if not self.connection.times("pickup"):
+            return
+        taken = self.promises.held_by(queues, token) if answer_lost else []
+        expired = 0
+        repeated = bool(taken)
+        if not taken:
+            taken, expired = self.promises.pick_up(queues, limit, starting, token)
+        if not answered:
+            return
+        worker.unanswered = None
+        found = [task.id for task in pickup.tasks]
+        if repeated:
+            assert sorted(found) == sorted(life.id for life in taken)
+        else:
+            assert found == [life.id for life in taken], f"took {found} instead of {[life.id for life in taken]}"
+            assert pickup.expired == expired
+        for task in pickup.tasks:
+            life = self.promises.lives[task.id]
+            assert (task.limits.max_retry, task.limits.ttl_completed) == (
+                life.task.limits.max_retry,
+                life.task.limits.ttl_completed,
+            )
+            assert (task.retried, task.attempt, task.ahead) == (life.retried, life.retried + 1, life.ahead)
+            assert task.retry_policy.delay == life.task.retry_policy.delay
+        worker.holds += pickup.tasks
+
+    @precondition(lambda self: any(w.holds for w in self.workers.values()))
+    @rule(data=st.data())
+    def begin_ahead(self, data: st.DataObject) -> None:
+        """A worker begins to execute a task that it held ahead; Redis learns it with the next finish."""
+        worker = data.draw(st.sampled_from([w for w in self.workers.values() if w.holds]), label="worker")
+        task = data.draw(st.sampled_from(worker.holds), label="task")
+        life = self.promises.owner(task.id, task.token)
+        worker.begun.add((task.id, task.token))
+        if life:
+            self.promises.start(life)
+
+    @precondition(lambda self: any(w.holds for w in self.workers.values()))
+    @rule(data=st.data(), crash=CRASHES)
+    def finish(self, data: st.DataObject, crash: Crash | None) -> None:
+        worker = data.draw(st.sampled_from([w for w in self.workers.values() if w.holds]), label="worker")
+        tasks = data.draw(st.lists(st.sampled_from(worker.holds), min_size=1, max_size=3, unique=True), label="tasks")
+        ends = []
+        for task in tasks:
+            outcome: Outcome = data.draw(OUTCOMES, label=f"outcome of {task.id}")
+            if task.ahead and (task.id, task.token) not in worker.begun:
+                outcome = NotStarted("recalled")
+            elif isinstance(outcome, NotStarted) and ((task.id, task.token) in worker.begun or not task.ahead):
+                outcome = Success(b"1")
+            decision = decide(
+                outcome,
+                max_retry=task.limits.max_retry,
+                retried=task.retried,
+                policy=task.retry_policy,
+                random=0.5,
+            )
+            run_time = 0.0 if isinstance(outcome, NotStarted) else RUN_SECONDS
+            ends.append(AttemptEnd(task.queue, task.id, task.token, decision, task.limits, run_time, task.wait))
+        marks = [
+            Held(task.queue, task.id, task.token) for task in worker.holds if (task.id, task.token) in worker.begun
+        ]
+        self._finish(worker, ends, marks, crash)
+
+    @rule(name=st.sampled_from(WORKERS), cancelled=st.booleans(), crash=CRASHES)
+    def give_all_back(self, name: str, cancelled: bool, crash: Crash | None) -> None:
+        """A worker shuts down, or stops what it was told to cancel."""
+        worker = self.workers[name]
+        if not worker.holds:
+            return
+        decision = Archive(Ending.CANCELLED, "cancelled") if cancelled else GiveBack()
+        ends = [AttemptEnd(t.queue, t.id, t.token, decision, t.limits) for t in worker.holds if t.ahead or cancelled]
+        self._finish(worker, ends, [], crash)
+
+    @precondition(lambda self: any(w.last_finish for w in self.workers.values()))
+    @rule(data=st.data(), crash=CRASHES)
+    def finish_again(self, data: st.DataObject, crash: Crash | None) -> None:
+        """The same call once more, as after a lost answer: it changes nothing twice."""
+        worker = data.draw(st.sampled_from([w for w in self.workers.values() if w.last_finish]), label="worker")
+        assert worker.last_finish
+        self._finish(worker, *worker.last_finish, crash)
+
+    def _finish(self, worker: Worker, ends: list[AttemptEnd], marks: list[Held], crash: Crash | None) -> None:
+        owned = [self.promises.owner(end.id, end.token) is not None for end in ends]
+        answered, answers = self.do(lambda: self.broker.finish(ends, marks), crash)
+        worker.last_finish = (ends, marks)
+        for queue in QUEUES:
+            theirs = [end for end in ends if end.queue == queue]
+            if self.queue_ran("complete", queue, "active"):
+                self._end_in_model([e for e in theirs if isinstance(e.decision, Complete)], settled=answered)
+            if self.queue_ran("finish", queue):
+                for mark in marks:
+                    if mark.queue == queue:
+                        self.promises.mark_started(mark.id, mark.token)
+                self._end_in_model([e for e in theirs if not isinstance(e.decision, Complete)], settled=answered)
+        if answered:
+            assert answers == owned
+            gone = {(end.id, end.token) for end in ends}
+            worker.holds = [task for task in worker.holds if (task.id, task.token) not in gone]
+            worker.begun -= gone
+
+    def _end_in_model(self, ends: list[AttemptEnd], *, settled: bool) -> None:
+        back = []
+        for end in ends:
+            life = self.promises.owner(end.id, end.token)
+            if life is None:
+                continue
+            match end.decision:
+                case Complete(result):
+                    self.promises.complete(life, result)
+                case Archive(ending, reason):
+                    self.promises.fail(life, reason, ending.value, has_run=end.run_time > 0)
+                case Retry(delay, ending, reason):
+                    self.promises.retry(life, delay, reason, ending.value, has_run=end.run_time > 0)
+                    settled = settled and life.state is not State.ARCHIVED
+                case GiveBack():
+                    back.append(life)
+            life.settled = settled
+        if back:
+            self.promises.give_back(back)
+            for life in back:
+                life.settled = life.state is State.PENDING
+
+    @rule(name=st.sampled_from(WORKERS), crash=CRASHES)
+    def renew(self, name: str, crash: Crash | None) -> None:
+        worker = self.workers[name]
+        held = [(task.id, task.token) for task in worker.holds]
+        answered, renewal = self.do(
+            lambda: self.broker.extend([Held(task.queue, task.id, task.token) for task in worker.holds]), crash
+        )
+        if not self.connection.times("extend"):
+            return
+        lost, cancelled = self.promises.extend(held)
+        if answered:
+            assert sorted(task.id for task in renewal.lost) == sorted(lost)
+            assert sorted(task.id for task in renewal.cancelled) == sorted(cancelled)
+            worker.holds = [task for task in worker.holds if self.promises.owner(task.id, task.token)]
+
+    @rule(name=st.sampled_from(WORKERS))
+    def die(self, name: str) -> None:
+        """A worker is killed: what it held stays under its leases."""
+        self.workers[name] = Worker(name)
+
+    @precondition(lambda self: any(life.state is State.ACTIVE for life in self.promises.lives.values()))
+    @rule(data=st.data())
+    def lose_lease_entry(self, data: st.DataObject) -> None:
+        """A lease entry vanishes, as under an evicting Redis."""
+        lives = [life for life in self.promises.lives.values() if life.state is State.ACTIVE]
+        life = data.draw(st.sampled_from(lives), label="task")
+        self.do(lambda: self.connection.client.zrem(f"asynq:{{{life.queue}}}:lease", life.id))
+        life.lease = None
+
+    # Maintenance
+
+    @rule(seconds=JUMPS)
+    def time_passes(self, seconds: int) -> None:
+        """Redis lets expire what has an expiry, at once."""
+        self.promises.now += seconds
+        self.promises.expire()
+        now_ms = int(self.promises.now * 1000)
+
+        async def expire() -> None:
+            keyspace = await read_keyspace(self.connection)
+            over = [key for key, expiry in keyspace.expiry.items() if 0 <= expiry <= now_ms]
+            if over:
+                await self.connection.client.delete(*over)
+
+        self.do(expire)
+
+    @rule(queue=st.sampled_from(QUEUES), crash=CRASHES)
+    def forward(self, queue: str, crash: Crash | None) -> None:
+        self.do(lambda: self.broker.forward(queue), crash)
+        if self.queue_ran("forward", queue):
+            self._adopt_order(queue, self.promises.forward(queue), at_front=False)
+
+    @rule(queue=st.sampled_from(QUEUES), crash=CRASHES)
+    def recover(self, queue: str, crash: Crash | None) -> None:
+        self.do(lambda: self.broker.recover(queue), crash)
+        lost = self.promises.lost(queue)
+        if self.queue_ran("expired", queue, "active"):
+            self.promises.give_leases(queue)
+        if self.queue_ran("finish", queue):
+            back = self.promises.recover(queue)
+            for life in lost:
+                life.settled = False
+            at_end = [life for life in lost if life.state is State.PENDING and life not in back]
+            self._adopt_order(queue, back, at_front=True)
+            self._adopt_order(queue, at_end, at_front=False)
+
+    def _adopt_order(self, queue: str, moved: list[Any], *, at_front: bool) -> None:
+        """Those that moved together may stand in any order among themselves."""
+        if not moved:
+            return
+        order = self.promises.pending[queue]
+        ids = {life.id for life in moved}
+        size = len(ids)
+        assert set(order[:size] if at_front else order[-size:]) == ids
+        _, keyspace = self.do(lambda: read_keyspace(self.connection))
+        actual = keyspace.waiting(queue)
+        part = actual[:size] if at_front else actual[-size:]
+        if set(part) == ids:
+            if at_front:
+                order[:size] = part
+            else:
+                order[-size:] = part
+
+    @rule(queue=st.sampled_from(QUEUES), crash=CRASHES)
+    def purge(self, queue: str, crash: Crash | None) -> None:
+        self.do(lambda: self.broker.purge(queue), crash)
+
+    # Operators
+
+    @rule(queue=st.sampled_from(QUEUES), crash=CRASHES)
+    def pause(self, queue: str, crash: Crash | None) -> None:
+        self.do(lambda: self.broker.pause(queue), crash)
+        if self.queue_ran("pause", queue, "paused"):
+            self.promises.paused.add(queue)
+
+    @rule(queue=st.sampled_from(QUEUES), crash=CRASHES)
+    def resume(self, queue: str, crash: Crash | None) -> None:
+        self.do(lambda: self.broker.resume(queue), crash)
+        if self.queue_ran("resume", queue, "paused"):
+            self.promises.paused.discard(queue)
+
+    @precondition(lambda self: self.known)
+    @rule(
+        data=st.data(),
+        queue=st.sampled_from(QUEUES),
+        action=st.sampled_from([Action.RUN, Action.CANCEL, Action.ARCHIVE, Action.DELETE]),
+        crash=CRASHES,
+    )
+    def operate(self, data: st.DataObject, queue: str, action: Action, crash: Crash | None) -> None:
+        tasks = data.draw(st.lists(st.sampled_from(self.known), min_size=1, max_size=3, unique=True), label="tasks")
+        ids = [task.id for task in tasks]
+        answered, answers = self.do(lambda: self.operator.act(action, queue, ids), crash)
+        script = {Action.RUN: "run", Action.DELETE: "delete"}.get(action, "archive")
+        if not self.queue_ran(script, queue):
+            return
+        expected = self.promises.operate(action.value, queue, ids)
+        for id_, came_to in zip(ids, expected, strict=True):
+            life = self.promises.lives.get(id_)
+            if life and came_to == "done":
+                life.settled = answered
+        if answered:
+            assert [answer.status.value for answer in answers] == expected
+
+    @rule()
+    def flush_scripts(self) -> None:
+        self.do(lambda: self.connection.client.script_flush())
+
+    # What must hold
+
+    @invariant()
+    def agrees_with_the_model(self) -> None:
+        _, keyspace = self.do(lambda: read_keyspace(self.connection))
+        Comparison(self.promises, keyspace).check()
+
+    def teardown(self) -> None:
+        """In the end nothing is left but what is kept for ever: the janitor leaves no key behind."""
+        for queue in QUEUES:
+            self.do(lambda queue=queue: self.broker.resume(queue))
+            self.promises.paused.discard(queue)
+            held = self.promises.of(queue, State.ACTIVE)
+            ends = [
+                AttemptEnd(queue, life.id, life.token, Archive(Ending.FAILED, "the end"), life.task.limits)
+                for life in held
+            ]
+            self.do(lambda ends=ends: self.broker.finish(ends))
+            self._end_in_model(ends, settled=False)
+            waiting = [life.id for life in self.promises.of(queue, State.PENDING, State.SCHEDULED, State.RETRY)]
+            self.do(lambda queue=queue, waiting=waiting: self.operator.act(Action.DELETE, queue, waiting))
+            self.promises.operate("delete", queue, waiting)
+        self.time_passes(100_000)
+        for queue in QUEUES:
+            while self.do(lambda queue=queue: self.broker.purge(queue))[1]:
+                pass
+        _, keyspace = self.do(lambda: read_keyspace(self.connection))
+        Comparison(self.promises, keyspace).check()
+        kept = {f"asynq:t:{life.id}" for life in self.promises.lives.values()}
+        assert all(life.expires is None for life in self.promises.lives.values())
+        pointers = {key for key in keyspace.hashes if key.startswith("asynq:t:")}
+        assert pointers <= kept, f"reverse keys without a task: {pointers - kept}"
+
+
+@pytest.fixture
+def machine(valkey: RedisServer) -> Any:
+    """The machine's class, bound to the server of this run."""
+    with asyncio.Runner() as runner:
+
+        async def made() -> CrashingConnection:
+            return CrashingConnection(valkey.target, open_client(valkey.target), ClockOffset())
+
+        LifecycleMachine.server, LifecycleMachine.runner = valkey, runner
+        LifecycleMachine.connection = runner.run(made())
+        yield LifecycleMachine
+        runner.run(LifecycleMachine.connection.close())
+
+
+@pytest.mark.timeout(7200)
+def test_every_interleaving_keeps_the_promises_of_the_lifecycle(machine: Any, is_long: bool) -> None:
+    """R3, R8..R12, R16..R18, R47..R56 with crashes, replays, lost leases and clock jumps in between."""
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=2000 if is_long else 200,
+            stateful_step_count=50 if is_long else 30,
+            deadline=None,
+            print_blob=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
