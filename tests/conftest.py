@@ -13,6 +13,16 @@ from runqy.broker.inspector import Inspector
 from runqy.broker.operator import Operator
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="search the lifecycle model ten times as far")
+
+
+@pytest.fixture(scope="session")
+def is_long(request: pytest.FixtureRequest) -> bool:
+    """Whether the long run was asked for."""
+    return bool(request.config.getoption("--long"))
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"

@@ -60,7 +60,7 @@ class Maintenance:
         return await self._each_queue(lambda q: self._broker.forward(q, 100), 100)
 
     async def _purge(self) -> bool:
-        return await self._each_queue(lambda q: self._broker.purge(q, 50), 50)
+        return await self._each_queue(lambda q: self._broker.purge(q, 50, fallback=self._fallback), 50)
 
     async def _recover(self) -> bool:
         try:
