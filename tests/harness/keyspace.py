@@ -48,7 +48,9 @@ class Keyspace:
                 self.lists[key] = [item.decode() for item in value]
             case "zset":
                 pairs = (
-                    value if value and isinstance(value[0], tuple) else list(zip(value[::2], value[1::2], strict=True))
+                    value
+                    if value and isinstance(value[0], (tuple, list))
+                    else list(zip(value[::2], value[1::2], strict=True))
                 )
                 self.zsets[key] = {member.decode(): float(score) for member, score in pairs}
             case "set":

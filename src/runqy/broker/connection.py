@@ -62,11 +62,19 @@ class ClockOffset:
 class Connection:
     """A client with its pool. Made by `connect`; `close` it."""
 
-    def __init__(self, target: RedisTarget, client: Redis | RedisCluster, offset: ClockOffset) -> None:
+    def __init__(
+        self,
+        target: RedisTarget,
+        client: Redis | RedisCluster,
+        offset: ClockOffset,
+        max_connections: int = MAX_CONNECTIONS,
+    ) -> None:
         self.target = target
         self.client: Any = client
         self.offset = offset
         self.is_cluster = target.mode == "cluster"
+        # The pool of a single Redis makes callers wait for a connection; the Cluster client's refuses them.
+        self._turns = asyncio.Semaphore(max_connections)
 
     async def run(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands in one round trip (per node on a Cluster); one reply each, in order.
@@ -76,20 +84,20 @@ class Connection:
         """
         with self.errors():
             if self.is_cluster:
-                return list(
-                    await asyncio.gather(
-                        *(self.client.execute_command(*command) for command in commands), return_exceptions=True
-                    )
-                )
-            if len(commands) == 1:
-                try:
-                    return [await self.client.execute_command(*commands[0])]
-                except ResponseError as error:
-                    return [error]
-            async with self.client.pipeline(transaction=False) as pipeline:
-                for command in commands:
-                    pipeline.execute_command(*command)
-                return list(await pipeline.execute(raise_on_error=False))
+                async with self._turns:
+                    return await self._send(commands)
+            return await self._send(commands)
+
+    async def _send(self, commands: Sequence[Command]) -> list[Any]:
+        if len(commands) == 1:
+            try:
+                return [await self.client.execute_command(*commands[0])]
+            except ResponseError as error:
+                return [error]
+        async with self.client.pipeline(transaction=False) as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command)
+            return list(await pipeline.execute(raise_on_error=False))
 
     async def call(self, calls: Sequence[tuple[Script, Sequence[str], Sequence[Any]]], *extra: Command) -> list[Any]:
         """Run scripts (each with keys and arguments) and further commands in one round trip.
@@ -268,6 +276,8 @@ def open_client(target: RedisTarget, max_connections: int = MAX_CONNECTIONS) -> 
                 socket_connect_timeout=CONNECT_TIMEOUT_SECONDS,
                 max_connections=max_connections,
                 ssl=target.use_tls,
+                # As for a single Redis: a call that the library repeats in silence would look like another's.
+                retry=Retry(NoBackoff(), 0),
             )
 
 
@@ -275,7 +285,8 @@ async def connect(
     target: RedisTarget, *, clock_offset: ClockOffset | None = None, max_connections: int = MAX_CONNECTIONS
 ) -> Connection:
     """Open a client and see that Redis answers. Raises `UnavailableError`."""
-    connection = Connection(target, open_client(target, max_connections), clock_offset or ClockOffset())
+    client = open_client(target, max_connections)
+    connection = Connection(target, client, clock_offset or ClockOffset(), max_connections)
     try:
         await connection.ping()
     except BaseException:

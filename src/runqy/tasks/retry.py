@@ -34,17 +34,20 @@ class RetryPolicy:
     def delay_before(self, retry: int, random: float) -> float:
         """Seconds before the ``retry``-th retry (1 is the first); ``random`` in [0, 1) places it in the spread.
 
-        Spread so that what failed together does not come back together; never over ``max_delay``.
+        Spread so that what failed together does not come back together. Never over ``max_delay``: there the
+        whole spread lies below it.
         """
         growth = {Backoff.EXPONENTIAL: float(retry) ** 4, Backoff.LINEAR: float(retry), Backoff.FIXED: 1.0}
         delay = min(self.delay * growth[self.backoff], self.max_delay)
-        return min(delay * (1 - self.jitter + 2 * self.jitter * random), self.max_delay)
+        highest = min(delay * (1 + self.jitter), self.max_delay)
+        lowest = max(highest - 2 * delay * self.jitter, 0.0)
+        return lowest + (highest - lowest) * random
 
     def stamp(self) -> str:
         """The policy as it stands in the task's hash; empty for the default, which needs no stamp."""
         if self == DEFAULT_RETRY_POLICY:
             return ""
-        return f"{self.backoff.value[0]},{self.delay:g},{self.max_delay:g},{self.jitter:g}"
+        return f"{self.backoff.value[0]},{self.delay!r},{self.max_delay!r},{self.jitter!r}"
 
     @classmethod
     def read_stamp(cls, text: str | None) -> RetryPolicy:
