@@ -74,9 +74,7 @@ class Broker:
         else:
             calls.append(reverse.remember_call(places))
         replies, repeated = await self._call_again(calls, extra)
-        # Where Redis had lost the script, the enqueue came after the reverse keys, which found no task then.
-        missing = () if self.connection.is_cluster else replies[len(groups)]
-        doubtful = {places[index] for index in missing}
+        doubtful: set[reverse.Place] = set()
         answers = [Enqueued(EnqueueStatus.CREATED, task.id) for task, _ in items]
         for indexes, reply in zip(groups.values(), replies, strict=False):
             for at in range(0, len(reply), 3):
@@ -289,6 +287,10 @@ class Broker:
             [held.token, progress, keys.progress_channel(held.id)],
         )
         return bool((await self.connection.call([call]))[0])
+
+    async def publish_output(self, held: Held, document: bytes) -> None:
+        """Tell a piece of a streamed result (JSON text) to whoever follows the task; it is not kept."""
+        await self.connection.command("PUBLISH", keys.progress_channel(held.id), b"output " + document)
 
     async def server_start(self) -> tuple[str, float]:
         """Which Redis process answers (its run id), and for how many seconds it has been up."""
