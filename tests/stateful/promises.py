@@ -136,9 +136,10 @@ class Promises:
 
     # Pickup (R17, R47..R49)
 
-    def pick_up(self, queues: Sequence[str], limit: int, starting: int, token: str) -> tuple[list[Life], int]:
+    def pick_up(self, queues: Sequence[str], limit: int, starting: int, token: str) -> tuple[list[Life], list[Life]]:
+        """Those that the worker takes, and those that waited too long."""
         taken: list[Life] = []
-        expired = 0
+        expired: list[Life] = []
         for queue in queues:
             while queue not in self.paused and len(taken) < limit and self.pending[queue]:
                 life = self.lives[self.pending[queue].pop(0)]
@@ -146,7 +147,7 @@ class Promises:
                 assert life.since is not None
                 if limit_s and self.now - life.since > limit_s:
                     self._archive(life, "pending timeout", "expired", has_run=False)
-                    expired += 1
+                    expired.append(life)
                     continue
                 life.state, life.token, life.lease = State.ACTIVE, token, self.now + LEASE
                 life.ahead = len(taken) >= starting

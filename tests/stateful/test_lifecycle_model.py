@@ -46,7 +46,7 @@ from runqy.tasks.retry import Backoff, RetryPolicy
 from runqy.tasks.state import Action, State
 from stateful.comparison import Comparison
 from stateful.crashing import Crash, CrashingConnection
-from stateful.promises import LEASE, Promises
+from stateful.promises import LEASE, Life, Promises
 
 QUEUES = ("alpha.high", "beta")
 WORKERS = ("w1", "w2", "w3")
@@ -264,10 +264,12 @@ class LifecycleMachine(RuleBasedStateMachine):
         if not self.connection.times("pickup"):
             return
         taken = self.promises.held_by(queues, token) if answer_lost else []
-        expired = 0
+        expired: list[Life] = []
         repeated = bool(taken)
         if not taken:
             taken, expired = self.promises.pick_up(queues, limit, starting, token)
+        for life in expired:
+            life.settled = answered
         if not answered:
             return
         worker.unanswered = None
@@ -276,7 +278,7 @@ class LifecycleMachine(RuleBasedStateMachine):
             assert sorted(found) == sorted(life.id for life in taken)
         else:
             assert found == [life.id for life in taken], f"took {found} instead of {[life.id for life in taken]}"
-            assert pickup.expired == expired
+            assert pickup.expired == len(expired)
         for task in pickup.tasks:
             life = self.promises.lives[task.id]
             assert (task.limits.max_retry, task.limits.ttl_completed) == (

@@ -103,7 +103,7 @@ class Connection:
         """Run scripts (each with keys and arguments) and further commands in one round trip.
 
         A script that Redis does not know (restart, failover, SCRIPT FLUSH) is sent whole within the same
-        call. The first error among the replies is raised, in our words.
+        call, and scripts that follow it once more after it. The first error among the replies is raised, in our words.
         """
         offset = self.offset.microseconds
         commands: list[Command] = [
@@ -113,6 +113,7 @@ class Connection:
         unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:
             again: list[Command] = []
+            unknown += (i for i in range(unknown[0], len(calls)) if calls[i][0].follows and i not in unknown)
             for i in unknown:
                 script, keys, arguments = calls[i]
                 again.append(("EVAL", script.text, len(keys), *keys, offset, *arguments))

@@ -12,11 +12,15 @@ _INCLUDE = re.compile(r"^-- include: (.+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One script: its whole text and the SHA-1 under which Redis caches it."""
+    """One script: its whole text and the SHA-1 under which Redis caches it.
+
+    One that ``follows`` copies what the scripts before it left, and may run as often as one likes.
+    """
 
     name: str
     text: str
     sha: str
+    follows: bool = False
 
 
 def _source(name: str) -> str:
@@ -29,7 +33,7 @@ def _strip(source: str) -> str:
     return "\n".join(lines)
 
 
-def load(name: str) -> Script:
+def load(name: str, *, follows: bool = False) -> Script:
     """Read a script and the parts that it includes. Raises FileNotFoundError for an unknown name."""
     source = _source(name)
     match = _INCLUDE.search(source)
@@ -39,7 +43,7 @@ def load(name: str) -> Script:
     if body.startswith("#!"):
         shebang, _, body = body.partition("\n")
     text = "\n".join(filter(None, [shebang, *parts, body])) + "\n"
-    return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), follows)
 
 
 ENQUEUE = load("enqueue")
@@ -57,9 +61,9 @@ PAUSE = load("pause")
 RESUME = load("resume")
 APPEND_LOG = load("append_log")
 PROGRESS = load("progress")
-REMEMBER = load("remember")
-AGREE = load("agree")
-SWEEP = load("sweep")
+REMEMBER = load("remember", follows=True)
+AGREE = load("agree", follows=True)
+SWEEP = load("sweep", follows=True)
 
 ALL = (
     ENQUEUE,
