@@ -112,6 +112,13 @@ class Inspector:
         (view,) = await self._views(queue, [task_id])
         return view
 
+    async def task_log(self, queue: str, task_id: str) -> str | None:
+        """What a task printed, its last 64 KiB; empty for one that printed nothing, None for no such task."""
+        exists, text = await self._run(
+            [("EXISTS", keys.task(queue, task_id)), ("GETRANGE", keys.log(queue, task_id), -65536, -1)]
+        )
+        return text.decode("utf-8", "replace") if exists else None
+
     async def list_tasks(self, queue: str, state: State, *, offset: int = 0, limit: int = 20) -> list[TaskView]:
         """Tasks in one state: oldest first for the waiting ones, newest first for the ended ones."""
         ids = [id_.decode() for id_ in await self._ids(queue, state, offset, limit)]

@@ -129,6 +129,11 @@ class WorkerRegistry:
         """A number that grows with every change of the configuration."""
         return int(await self._connection.command("GET", keys.CONFIG_VERSION) or 0)
 
+    async def order(self, order: str, worker_id: str) -> None:
+        """Tell one worker what to do: `restart` its task processes, or `drain` and stop."""
+        document = msgspec.json.encode({"order": order, "worker": worker_id})
+        await self._connection.command("PUBLISH", keys.CONTROL_CHANNEL, document)
+
     async def publish_config_change(self) -> int:
         """Tell every worker and server that the configuration changed; returns the new version."""
         replies = await self._connection.run(

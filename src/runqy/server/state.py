@@ -1,0 +1,64 @@
+"""What the routes share: everything that one server process is made of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from runqy.broker.broker import Broker
+from runqy.broker.connection import Connection
+from runqy.broker.events import Events
+from runqy.broker.inspector import Inspector
+from runqy.broker.operator import Operator
+from runqy.broker.workers import WorkerRegistry
+from runqy.errors import UnavailableError
+from runqy.server.auth import Keys
+from runqy.settings.redis import RedisTarget
+from runqy.settings.server import ServerSettings
+from runqy.store.database import Database
+from runqy.store.queues import QueueStore
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class ServerState:
+    """Made once by `runqy.server.app.serve`; read by every route."""
+
+    settings: ServerSettings
+    keys: Keys
+    redis: RedisTarget
+    embedded: bool
+    """the Redis is our own private one, on loopback"""
+    connection: Connection
+    broker: Broker
+    inspector: Inspector
+    operator: Operator
+    events: Events
+    workers: WorkerRegistry
+    database: Database
+    queues: QueueStore
+    key_file: Path | None = None
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """set when the server begins to stop: who waits is answered"""
+
+    async def unless_stopping(self, work: Awaitable[_T]) -> _T:
+        """Wait for something, but not beyond the server's life. Raises `UnavailableError` when it stops."""
+        task = asyncio.ensure_future(work)
+        stop = asyncio.ensure_future(self.stopping.wait())
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise UnavailableError("the server is stopping", hint="ask again in a moment")
+            return task.result()
+        finally:
+            task.cancel()
+            stop.cancel()
+
+    async def announce_change(self) -> None:
+        """Tell workers and other servers that the configuration changed, and register the queues."""
+        await self.inspector.register_queues(self.queues.catalog.full_names())
+        await self.workers.publish_config_change()

@@ -1,0 +1,153 @@
+"""Workers: they register here, and are listed."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from runqy.config.model import QueueConfig, SubQueue, parse_queue_name
+from runqy.errors import ConflictError, NotFoundError, RunqyError, UnavailableError, UsageError
+from runqy.server.answers import worker_row
+from runqy.server.errors import error_answer, error_texts
+from runqy.server.responding import State, json_answer, needs_admin, needs_worker, read_json_object
+from runqy.server.state import ServerState
+
+router = APIRouter()
+
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,127}", re.ASCII)
+
+
+@router.post("/worker/register", tags=["workers"], dependencies=[needs_worker])
+async def register(request: Request, state: State) -> Response:
+    """Everything a worker needs for one parent queue: Redis, code, secrets (key: worker or admin)."""
+    try:
+        body = await read_json_object(request)
+        return json_answer(_registration(state, body, request.client.host if request.client else ""))
+    except RunqyError as error:
+        status, _, _ = error_answer(error)
+        texts = error_texts(error)
+        # The original's worker reads `error`; everything else reads `errors`.
+        return json_answer({"error": texts[0], "errors": texts}, status)
+
+
+def _registration(state: ServerState, body: dict[str, Any], caller: str) -> dict[str, Any]:
+    name = body.get("queue")
+    if not name:
+        raise UsageError("queue name is required")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise UsageError("invalid queue name: must be 1-128 chars, alphanumeric with dots, hyphens, underscores")
+    config, subs = _served(state, name)
+    deployment = config.deployment
+    if deployment is None:
+        raise NotFoundError(
+            f"queue '{name}' has no deployment",
+            hint="give it one: git_url and startup_cmd",
+            why="no code is configured",
+        )
+    if deployment.vaults or deployment.git_token:
+        raise UnavailableError(
+            f"vaults requested for queue {name} but vaults feature is not configured (set RUNQY_VAULT_MASTER_KEY)"
+        )
+    order: dict[str, Any] = {
+        "git_url": deployment.git_url,
+        "branch": deployment.branch,
+        "startup_cmd": deployment.startup_cmd,
+        "mode": deployment.mode.value,
+        "startup_timeout_secs": deployment.startup_timeout_secs,
+        "redis_storage": deployment.keeps_results,
+        "prestart": deployment.prestart,
+        "scheduling": config.scheduling.value,
+    }
+    if deployment.code_path:
+        order["code_path"] = deployment.code_path
+    if deployment.path:
+        order["path"] = deployment.path
+    return {
+        "redis": _redis(state, caller),
+        "queue": {"name": name, "priority": max(sub.priority for sub in subs)},
+        "sub_queues": [{"name": config.full_name(sub), "priority": sub.priority} for sub in subs],
+        "deployment": order,
+    }
+
+
+def _served(state: ServerState, name: str) -> tuple[QueueConfig, tuple[SubQueue, ...]]:
+    wanted = parse_queue_name(name)
+    config = state.queues.catalog.parent(wanted.parent)
+    subs = config.ordered() if config is not None else ()
+    if wanted.sub is not None:
+        subs = tuple(sub for sub in subs if sub.name == wanted.sub)
+    if config is None or not subs:
+        tried = "" if wanted.sub is not None else f" (also tried '{name}.default')"
+        raise NotFoundError(f"queue '{name}' not found{tried}")
+    return config, subs
+
+
+def _redis(state: ServerState, caller: str) -> dict[str, Any]:
+    target = state.redis
+    address = state.settings.redis_advertise or target.address
+    if state.embedded and not state.settings.redis_advertise and not _is_local(caller):
+        raise ConflictError(
+            "this server keeps its tasks in an embedded storage that only its own machine can reach",
+            why=f"the worker calls from {caller}",
+            hint="start the server with RUNQY_REDIS_URL pointing at a Redis that workers can reach",
+        )
+    document: dict[str, Any] = {
+        "addr": address,
+        "password": target.password,
+        "use_tls": target.use_tls,
+        "db": target.db,
+    }
+    if target.mode != "single":
+        document |= {"mode": target.mode, "nodes": list(target.nodes), "master": target.master}
+    return document
+
+
+def _is_local(caller: str) -> bool:
+    try:
+        address = ipaddress.ip_address(caller)
+    except ValueError:
+        return caller in {"", "localhost"}
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+@router.get("/workers", tags=["workers"], dependencies=[needs_admin])
+async def list_workers(state: State) -> Response:
+    """All workers that were heard of lately (key: admin)."""
+    now = time.time()
+    rows = [worker_row(record, now) for record in await state.workers.all()]
+    return json_answer({"workers": rows, "count": len(rows)})
+
+
+@router.get("/workers/{worker_id}", tags=["workers"], dependencies=[needs_admin])
+async def get_worker(worker_id: str, state: State) -> Response:
+    """One worker (key: admin)."""
+    record = await state.workers.get(worker_id)
+    if record is None:
+        raise NotFoundError("Worker not found")
+    return json_answer(worker_row(record, time.time()))
+
+
+@router.get("/workers/{worker_id}/logs", tags=["workers"], dependencies=[needs_admin])
+async def get_worker_logs(worker_id: str, state: State, n: str = "200") -> Response:
+    """The last lines that a worker's task processes printed (key: admin)."""
+    if await state.workers.get(worker_id) is None:
+        raise NotFoundError("Worker not found")
+    count = min(int(n), 500) if n.isascii() and n.isdigit() and len(n) < 6 else 200
+    lines = await state.workers.logs(worker_id, count)
+    return json_answer({"lines": lines, "count": len(lines)})
+
+
+@router.post("/workers/{worker_id}/{order}", tags=["workers"], dependencies=[needs_admin])
+async def order_worker(worker_id: str, order: str, state: State) -> Response:
+    """Restart a worker's task processes, or drain and stop the worker (key: admin)."""
+    if order not in {"restart", "drain"}:
+        raise NotFoundError(f"there is no order {order!r} for a worker", hint="there are restart and drain")
+    if await state.workers.get(worker_id) is None:
+        raise NotFoundError("Worker not found")
+    await state.workers.order(order, worker_id)
+    return json_answer({"message": f"worker told to {order}", "worker_id": worker_id})
