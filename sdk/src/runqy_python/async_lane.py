@@ -7,6 +7,7 @@ import threading
 import time
 from typing import Any, Awaitable
 
+from .async_calls import call_batch, call_one
 from .calls import CANCELLED, Caller, Outcome
 from .context import TaskContext
 from .failures import failure_of
@@ -125,7 +126,7 @@ class AsyncLane:
         if caller.batch is None:
             outcomes = await self._one(caller, payloads.pop(), contexts[0])
         else:
-            outcomes = await self._ended(caller.many_async(payloads, contexts), contexts)
+            outcomes = await self._ended(call_batch(caller, payloads, contexts), contexts)
         for context in contexts:
             desk.end(context)
         desk.write(
@@ -136,7 +137,7 @@ class AsyncLane:
 
     async def _one(self, caller: Caller, payload: Any, context: TaskContext) -> list[Outcome]:
         async def call() -> list[Outcome]:
-            return [await caller.one_async(payload, context)]
+            return [await call_one(caller, payload, context)]
 
         return await self._ended(call(), [context])
 

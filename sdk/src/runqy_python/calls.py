@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import Any, AsyncIterator, Callable, Iterator, Sequence, Union
+from types import CoroutineType, GeneratorType
+from typing import Any, Callable, Iterator, Sequence, Union
 
 from .context import TaskContext, current
 from .encoding import encode_result
@@ -23,32 +22,32 @@ Outcome = Union[str, Failure]
 class Caller:
     """A handler with its loaded context, ready to be called.
 
-    None of its methods raises anything but SystemExit: every other exception is the task's failure, also
-    KeyboardInterrupt and GeneratorExit, which here can only come from task code itself.
+    Its methods raise nothing but SystemExit: every other exception is the task's failure, also
+    KeyboardInterrupt and GeneratorExit, which here can only come from task code itself. `async def` handlers
+    are called by `async_calls`.
     """
 
     def __init__(self, handler: Handler, loaded: Any, has_loader: bool) -> None:
         self.handler = handler
         self.batch = handler.batch
         self.max_wait = handler.max_wait
-        self._function = handler.function
-        self._convert = payload_converter(handler)
+        self.function = handler.function
+        self.convert = payload_converter(handler)
         wants_context = loaded is not None or (has_loader and _requires_two(handler.function))
-        self._extra: tuple[Any, ...] = (loaded,) if wants_context else ()
+        self.extra: tuple[Any, ...] = (loaded,) if wants_context else ()
 
     def one(self, payload: Any, context: TaskContext) -> Outcome:
         """Call the handler for one task, in this thread."""
         token = current.set((context,))
         try:
-            if self._convert is not None:
-                payload = self._convert(payload)
-            result = self._function(payload, *self._extra)
+            if self.convert is not None:
+                payload = self.convert(payload)
+            result = self.function(payload, *self.extra)
             kind = type(result)
             if kind is GeneratorType:
                 return _streamed(result, context)
             if kind is CoroutineType:
-                # A plain function that wraps an async one.
-                result = asyncio.run(result)
+                result = awaited(result)
             return encode_result(result)
         except SystemExit:
             raise
@@ -64,9 +63,9 @@ class Caller:
             batch = Batch(self, payloads)
             if batch.good:
                 try:
-                    result = self._function(batch.good, *self._extra)
+                    result = self.function(batch.good, *self.extra)
                     if type(result) is CoroutineType:
-                        result = asyncio.run(result)
+                        result = awaited(result)
                 except SystemExit:
                     raise
                 except BaseException as error:
@@ -76,38 +75,6 @@ class Caller:
             return batch.outcomes()
         finally:
             current.reset(token)
-
-    async def one_async(self, payload: Any, context: TaskContext) -> Outcome:
-        """Call an async handler for one task."""
-        current.set((context,))
-        try:
-            if self._convert is not None:
-                payload = self._convert(payload)
-            result = self._function(payload, *self._extra)
-            if isinstance(result, AsyncGeneratorType):
-                return await _streamed_async(result, context)
-            return encode_result(await result)
-        except SystemExit:
-            raise
-        except asyncio.CancelledError as error:
-            return CANCELLED if context.cancelled else failure_of(error)
-        except BaseException as error:
-            return failure_of(error, self.handler.retry_on)
-
-    async def many_async(self, payloads: Sequence[Any], contexts: Sequence[TaskContext]) -> list[Outcome]:
-        """Call an async batch handler; one outcome for each payload."""
-        current.set(tuple(contexts))
-        batch = Batch(self, payloads)
-        if batch.good:
-            try:
-                result = await self._function(batch.good, *self._extra)
-            except SystemExit:
-                raise
-            except BaseException as error:
-                batch.fail(error)
-            else:
-                batch.take(result)
-        return batch.outcomes()
 
 
 class Batch:
@@ -120,7 +87,7 @@ class Batch:
         self._outcomes: list[Outcome | None] = []
         for payload in payloads:
             try:
-                self.good.append(payload if caller._convert is None else caller._convert(payload))
+                self.good.append(payload if caller.convert is None else caller.convert(payload))
                 self._outcomes.append(None)
             except InvalidPayloadError as error:
                 self._outcomes.append(failure_of(error))
@@ -186,18 +153,12 @@ def _streamed(pieces: Iterator[Any], context: TaskContext) -> Outcome:
     return "[" + ", ".join(sent) + "]"
 
 
-async def _streamed_async(pieces: AsyncIterator[Any], context: TaskContext) -> Outcome:
-    sent: list[str] = []
-    try:
-        async for piece in pieces:
-            data = encode_result(piece)
-            context.output(data)
-            sent.append(data)
-            if context.cancelled:
-                return CANCELLED
-    finally:
-        await pieces.aclose()  # type: ignore[attr-defined]
-    return "[" + ", ".join(sent) + "]"
+def awaited(coroutine: Any) -> Any:
+    """What a coroutine comes to that a plain function returned, as one that wraps an async function does."""
+    # Imported here, as it takes longer than all the rest and every one_shot task would pay for it.
+    import asyncio
+
+    return asyncio.run(coroutine)
 
 
 def _requires_two(function: Callable[..., Any]) -> bool:

@@ -39,12 +39,12 @@ from .errors import ResultEncodingError
 SEARCH_DEPTH = 200
 
 
-def encode_result(value: Any) -> str:
-    """The JSON text of a result, all ASCII. Raises ResultEncodingError."""
+def encode_result(value: Any, root: str = "result") -> str:
+    """The JSON text of a result, all ASCII. Raises ResultEncodingError, in whose text `root` is the value."""
     try:
         return _encode(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise ResultEncodingError(_explain(value, error)) from None
+        raise ResultEncodingError(_explain(value, error, root)) from None
     except RecursionError:
         raise ResultEncodingError("it is nested too deeply; flatten it or return it as text") from None
 
@@ -125,10 +125,10 @@ _FORMS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
 )
 
 
-def _explain(value: Any, error: Exception) -> str:
+def _explain(value: Any, error: Exception, root: str) -> str:
     """Why a result has no JSON form, with the place of the first unfit value if it can be found."""
     try:
-        for path, reason in _unfit(value, "result", set(), 0):
+        for path, reason in _unfit(value, root, set(), 0):
             return f"{reason} at {path}"
     except Exception:
         # The search runs task code (properties, iterators); whatever that does, the encoder's word remains.

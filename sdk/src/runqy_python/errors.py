@@ -41,8 +41,12 @@ class RunqyError(Exception):
     """Base of everything that the client raises.
 
     `status` is the HTTP status if the server answered, else None. `errors` are the server's own messages,
-    empty if it sent none.
+    empty if it sent none. When a batch was sent in parts and a later part failed, `accepted` is the
+    BatchResult of the parts before it, and `idempotency_key` repeats the whole without doubling those.
     """
+
+    accepted: Any = None
+    idempotency_key: str | None = None
 
     def __init__(self, message: str = "", status: int | None = None, errors: list[str] | None = None) -> None:
         super().__init__(message)
@@ -68,6 +72,10 @@ class ConflictError(RunqyError):
 
 class InvalidRequestError(RunqyError):
     """The server refused the request itself: a bad field, or too large a body (HTTP 400, 413, 422)."""
+
+
+class PayloadEncodingError(InvalidRequestError, TypeError, ValueError):
+    """A payload has no JSON form; the text names the place inside it. Nothing was sent."""
 
 
 class ServerUnavailableError(RunqyError):

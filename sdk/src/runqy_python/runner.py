@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import os
 import queue
 import sys
 import threading
 import traceback
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
-from .async_lane import AsyncLane
-from .calls import Caller
+from .calls import Caller, awaited
 from .encoding import encode_text
 from .events import EventLines, EventSink
 from .failures import text_of
@@ -24,6 +22,9 @@ from .signals import StopSignals
 from .stdio import Channel
 from .streams import to_stderr, to_task_logs
 from .version import __version__
+
+if TYPE_CHECKING:
+    from .async_lane import AsyncLane
 
 
 def run() -> None:
@@ -99,6 +100,9 @@ class _Process:
         loader = self._handlers.loader
         asynchronous = any(handler.is_async for handler in self._handlers.by_name.values())
         if asynchronous:
+            # Imported here: asyncio takes longer than all the rest, and every one_shot task would pay.
+            from .async_lane import AsyncLane
+
             self._async_lane = AsyncLane(self._desk)
             self._async_lane.start()
         if loader is None:
@@ -115,7 +119,7 @@ class _Process:
         """The value itself, or what it comes to if it is a coroutine."""
         if not inspect.iscoroutine(value):
             return value
-        return asyncio.run(value) if self._async_lane is None else self._async_lane.call(value)
+        return awaited(value) if self._async_lane is None else self._async_lane.call(value)
 
     def _open_lanes(self, callers: dict[str, Caller]) -> None:
         in_loop: list[Caller] = []
