@@ -1,0 +1,177 @@
+"""`runqy worker`: start one; list and steer those that run."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from runqy.cli.app import Session, Suggesting, version_text
+from runqy.cli.client import Client
+from runqy.cli.options import json_option, pass_session, required_text
+from runqy.cli.output import shorten
+from runqy.errors import NotFoundError
+
+
+def _start_options(command: Any) -> Any:
+    for option in (
+        click.option("--config", "config_path", type=click.Path(path_type=Path), help="Settings file.  [./config.yml]"),
+        click.option("--validate", is_flag=True, help="Check the settings and leave."),
+        click.option("--server", "server", help="URL of the server (RUNQY_SERVER_URL)."),
+        click.option("--queues", help="Queues to serve, comma-separated (RUNQY_QUEUES)."),
+        click.option("--concurrency", help="Tasks at once (RUNQY_CONCURRENCY).  [default: 1]"),
+        click.option("--deployment-dir", help="Where code is deployed (RUNQY_DEPLOYMENT_DIR)."),
+        click.option("--shutdown-timeout", help="How long a stop lets tasks run (RUNQY_SHUTDOWN_TIMEOUT)."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(cls=Suggesting, invoke_without_command=True)
+@click.option("-v", "--version", is_flag=True, help="Print the version and leave.")
+@_start_options
+@click.pass_context
+def worker(ctx: click.Context, version: bool, **flags: Any) -> int | None:
+    """Start a worker, or look after the workers that run.
+
+    A worker knows the server's URL, a key and a queue's name; everything else comes from the server.
+
+    \b
+    Examples:
+      RUNQY_API_KEY_FILE=key runqy worker --server http://host:3000 --queues inference
+      runqy worker list
+    """
+    if version:
+        click.echo(version_text().replace("runqy version", "runqy-worker version"))
+        return 0
+    if ctx.invoked_subcommand is None:
+        return _start(ctx.find_object(Session) or Session(), **flags)
+    return None
+
+
+@worker.command("start")
+@_start_options
+@pass_session
+def start(session: Session, **flags: Any) -> int:
+    """Start a worker (what `runqy worker` alone does)."""
+    return _start(session, **flags)
+
+
+def _start(session: Session, config_path: Path | None, validate: bool, **flags: Any) -> int:
+    from runqy.settings.worker import load_worker_settings
+
+    output = session.output
+    given = {name: value for name, value in flags.items() if value}
+    if session.server and "server" not in given:
+        given["server"] = session.server
+    settings = load_worker_settings(config_path, {**given, "api_key": session.api_key or None})
+    for warning in settings.warnings:
+        output.warn(warning)
+    if validate:
+        output.line("Configuration is valid")
+        output.document({"valid": True})
+        return 0
+    import asyncio
+
+    import uvloop
+
+    from runqy import telemetry
+    from runqy.worker.worker import run_worker
+
+    telemetry.configure(verbose=output.verbose, json=output.as_json or None)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run_worker(settings))
+
+
+@worker.command("list")
+@json_option
+@pass_session
+def list_workers(session: Session) -> None:
+    """List the workers that were heard of lately."""
+    workers = Client(session).get("workers")["workers"]
+    session.output.document(workers)
+    if not workers:
+        session.output.line("No workers found.")
+        return
+    now = time.time()
+    session.output.table(
+        ("WORKER_ID", "STATUS", "QUEUES", "CONCURRENCY", "LAST_BEAT", "STALE"),
+        (
+            (
+                row["worker_id"],
+                row["status"],
+                shorten(_queues(row), 30),
+                row["concurrency"],
+                ago(now - row["last_beat"]),
+                row["is_stale"],
+            )
+            for row in workers
+        ),
+    )
+
+
+def _queues(row: dict[str, Any]) -> str:
+    return ",".join(row.get("queue_priorities") or []) or row["queues"]
+
+
+@worker.command("info")
+@click.argument("worker_id", callback=required_text("worker ID"))
+@json_option
+@pass_session
+def info(session: Session, worker_id: str) -> None:
+    """Show one worker."""
+    try:
+        row = Client(session).get("workers", worker_id)
+    except NotFoundError:
+        raise NotFoundError(f"worker '{worker_id}' not found", hint="`runqy worker list` shows all") from None
+    session.output.document(row)
+    now = time.time()
+    session.output.fields(
+        {
+            "Worker ID": row["worker_id"],
+            "Status": row["status"],
+            "Queues": _queues(row),
+            "Concurrency": row["concurrency"],
+            "Version": row.get("version"),
+            "Started At": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["started_at"])),
+            "Last Beat": f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(row['last_beat']))}"
+            f" ({ago(now - row['last_beat'])} ago)",
+            "Current Tasks": ", ".join(row.get("current") or []),
+        }
+    )
+    for line in row.get("detail") or []:
+        session.output.line(f"  {line}")
+    if row["is_stale"]:
+        session.output.line("WARNING: Worker is STALE (no heartbeat for >30s)")
+
+
+@worker.command("restart")
+@click.argument("worker_id", callback=required_text("worker ID"))
+@json_option
+@pass_session
+def restart(session: Session, worker_id: str) -> None:
+    """Restart a worker's task processes; ends a degraded state."""
+    session.output.document(Client(session).post("workers", worker_id, "restart"))
+    session.output.line(f"Worker '{worker_id}' restarts its task processes.")
+
+
+@worker.command("drain")
+@click.argument("worker_id", callback=required_text("worker ID"))
+@json_option
+@pass_session
+def drain(session: Session, worker_id: str) -> None:
+    """Let a worker finish what it runs, then stop it."""
+    session.output.document(Client(session).post("workers", worker_id, "drain"))
+    session.output.line(f"Worker '{worker_id}' finishes its tasks and stops.")
+
+
+def ago(seconds: float) -> str:
+    """`5s`, `3m2s`, `1h4m`."""
+    whole = max(int(seconds), 0)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60}s"
+    return f"{whole // 3600}h{whole % 3600 // 60}m"
