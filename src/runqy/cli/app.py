@@ -82,7 +82,7 @@ def version_text() -> str:
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(None, "-v", "--version", message=version_text())
+@click.version_option(__version__, "-v", "--version", message=version_text())
 @click.option("-s", "--server", default="", help="URL of the server (RUNQY_SERVER).")
 @click.option("-k", "--api-key", default="", help="Key for the server; better in RUNQY_API_KEY or RUNQY_API_KEY_FILE.")
 @click.option("--redis-uri", default="", help="Redis of the server; better in RUNQY_REDIS_URL.")

@@ -145,7 +145,7 @@ class Client:
             return self._call(
                 "GET", ("queue", task_id), params={"wait": "true", "timeout": str(seconds)}, timeout=seconds + 10
             )["Info"]
-        except _StillRunning:
+        except _StillRunningError:
             return None
 
     def _call(self, method: str, path: tuple[str, ...], **options: Any) -> Any:
@@ -170,7 +170,7 @@ class Client:
                     f"{self.endpoint.url} does not answer like a runqy server", why=f"the answer is not JSON: {error}"
                 ) from error
         if response.status_code == 408:
-            raise _StillRunning("the task has not ended yet")
+            raise _StillRunningError("the task has not ended yet")
         raise self._refusal(response)
 
     def _refusal(self, response: httpx2.Response) -> RunqyError:
@@ -195,5 +195,5 @@ class Client:
         return error
 
 
-class _StillRunning(RunqyError):
-    pass
+class _StillRunningError(RunqyError):
+    """The server waited as long as it was asked to (408)."""

@@ -38,8 +38,8 @@ def validate(session: Session, folder: Path | None) -> None:
     for warning in loaded.warnings:
         session.output.warn(warning)
     rows = [{"name": queue.name, "priority": queue.priority} for queue in loaded.queues]
-    session.output.document({"files": len(loaded.files), "queues": rows, "warnings": list(loaded.warnings)})
-    session.output.line(f"Validated {len(loaded.files)} YAML file(s) from {path}")
+    session.output.document({"files": loaded.files, "queues": rows, "warnings": list(loaded.warnings)})
+    session.output.line(f"Validated {loaded.files} YAML file(s) from {path}")
     for row in rows:
         session.output.line(f"  - {row['name']} (priority={row['priority']})")
     session.output.line()

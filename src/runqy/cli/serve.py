@@ -34,7 +34,7 @@ from runqy.cli.options import pass_session
 @click.option("--db-ssl", help="sslmode of PostgreSQL (DATABASE_SSL).")
 @click.option("--redis-tls", is_flag=True, help="Reach Redis by TLS (REDIS_TLS).")
 @pass_session
-def serve(session: Session, **flags: Any) -> int:
+def serve(session: Session, /, **flags: Any) -> int:
     """Start the server.
 
     With no Redis and no database configured it keeps everything in its data folder: a private Valkey with an

@@ -33,7 +33,7 @@ def _start_options(command: Any) -> Any:
 @click.option("-v", "--version", is_flag=True, help="Print the version and leave.")
 @_start_options
 @click.pass_context
-def worker(ctx: click.Context, version: bool, **flags: Any) -> int | None:
+def worker(ctx: click.Context, /, version: bool, **flags: Any) -> int | None:
     """Start a worker, or look after the workers that run.
 
     A worker knows the server's URL, a key and a queue's name; everything else comes from the server.
@@ -54,7 +54,7 @@ def worker(ctx: click.Context, version: bool, **flags: Any) -> int | None:
 @worker.command("start")
 @_start_options
 @pass_session
-def start(session: Session, **flags: Any) -> int:
+def start(session: Session, /, **flags: Any) -> int:
     """Start a worker (what `runqy worker` alone does)."""
     return _start(session, **flags)
 

@@ -9,6 +9,7 @@ import signal
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import psutil
 
@@ -67,11 +68,9 @@ class TaskProcess(asyncio.SubprocessProtocol):
         return process
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.SubprocessTransport)
-        self._transport = transport
-        stdin = transport.get_pipe_transport(_STDIN)
-        assert isinstance(stdin, asyncio.WriteTransport)
-        self._stdin = stdin
+        # uvloop's transports do not derive from asyncio's classes.
+        self._transport = cast(asyncio.SubprocessTransport, transport)
+        self._stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(_STDIN))
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         splitter, handle = (self._out, self._on_line) if fd == _STDOUT else (self._err, self._on_error)
