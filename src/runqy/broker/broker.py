@@ -395,7 +395,7 @@ def _complete_call(queue: str, ttl: int, kept: bool, ends: Sequence[AttemptEnd])
         number = tokens.setdefault(end.token, len(tokens) + 1)
         wait = "" if end.wait is None else bucket(end.wait)
         run = bucket(end.run_time) if end.run_time > 0 else ""
-        rows += (end.id, number, round(end.run_time * 1000), wait, run)
+        rows += (end.id, number, f"{end.run_time * 1000:.3f}", wait, run)
         if kept:
             assert isinstance(end.decision, Complete)
             rows.append(end.decision.result)

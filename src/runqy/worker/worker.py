@@ -214,6 +214,10 @@ class Worker:
             )
         return LongRunning(deployed, self._processor, rules, kill_grace=self._settings.kill_grace)
 
+    def deployed(self, parent: str) -> Deployed:
+        """What runs for a parent queue. Raises KeyError for one that is not up."""
+        return self._processor.lanes[parent].runtime.deployed
+
     def reload(self) -> None:
         """Look for changed code or configuration now, and restart the task processes with it."""
         self._registered.clear()

@@ -84,6 +84,6 @@ end
 
 -- [number, worker, end in unix ms, run time in ms, ending, reason]; `worker` is JSON already.
 local function attempt_line(number, worker, end_us, run_us, ending, reason)
-  return string.format('[%d,%s,%.0f,%.0f,"%s",%s]', number, worker, end_us / 1000, run_us / 1000, ending,
+  return string.format('[%d,%s,%.0f,%.3f,"%s",%s]', number, worker, end_us / 1000, run_us / 1000, ending,
     reason == '' and '""' or cjson.encode(string.sub(reason, 1, 500)))
 end
