@@ -33,7 +33,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Callable, Iterator
 
-from .errors import ResultEncodingError
+from .errors import ResultEncodingError, text_of
 
 # How deep the search for an unfit value follows a result.
 SEARCH_DEPTH = 200
@@ -43,10 +43,11 @@ def encode_result(value: Any, root: str = "result") -> str:
     """The JSON text of a result, all ASCII. Raises ResultEncodingError, in whose text `root` is the value."""
     try:
         return _encode(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ResultEncodingError(_explain(value, error, root)) from None
     except RecursionError:
         raise ResultEncodingError("it is nested too deeply; flatten it or return it as text") from None
+    except Exception as error:
+        # Mostly TypeError and ValueError, but properties and methods of the value may raise anything.
+        raise ResultEncodingError(_explain(value, error, root)) from None
 
 
 def encode_text(text: str) -> str:
@@ -187,7 +188,5 @@ def _key_name(key: Any) -> str:
 
 
 def _text_of(error: Exception) -> str:
-    try:
-        return str(error) or type(error).__name__
-    except Exception:
-        return type(error).__name__
+    text = text_of(error)
+    return text if isinstance(error, (TypeError, ValueError)) else f"{type(error).__name__}: {text}"

@@ -97,3 +97,12 @@ class TaskFailedError(RunqyError):
 
 class ResultNotStoredError(RunqyError):
     """The task succeeded, but its queue does not keep results (`redis_storage: false`)."""
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an exception, or its class name if that is empty or can't be had."""
+    try:
+        text = str(error)
+    except BaseException:
+        text = ""
+    return text if text.strip() else type(error).__name__

@@ -7,7 +7,7 @@ import traceback
 from types import TracebackType
 from typing import NamedTuple
 
-from .errors import InvalidPayloadError, ResultEncodingError, RetryableError
+from .errors import InvalidPayloadError, ResultEncodingError, RetryableError, text_of
 
 # An error is for people to read; one that is longer than this keeps its two ends.
 LONGEST_ERROR = 256 * 1024
@@ -32,15 +32,6 @@ def failure_of(error: BaseException, retry_on: tuple[type[BaseException], ...] =
     if isinstance(error, InvalidPayloadError):
         return Failure(_shortened(text_of(error)))
     return Failure(_shortened(traceback_of(error)), isinstance(error, retry_on))
-
-
-def text_of(error: BaseException) -> str:
-    """The text of an exception, or its class name if that is empty or can't be had."""
-    try:
-        text = str(error)
-    except BaseException:
-        text = ""
-    return text if text.strip() else type(error).__name__
 
 
 def traceback_of(error: BaseException) -> str:

@@ -24,7 +24,7 @@ _UNFIT = object()
 
 
 def read(value: Any, wanted: Any, place: str, problems: Problems) -> Any:
-    """The value as the wanted type. What does not fit is added to `problems`; the return then means nothing."""
+    """The value as the wanted type. What does not fit is added to `problems`; ignore the return then."""
     reader = _reader(wanted)
     return reader(value, wanted, place, problems)
 
@@ -182,10 +182,7 @@ def _read_typed_dict(value: Any, wanted: Any, place: str, problems: Problems) ->
         _refuse(problems, place, f"expected an object for {wanted.__name__}", value)
         return value
     hints = _hints(wanted)
-    required = getattr(wanted, "__required_keys__", None)
-    if required is None:
-        # Python 3.8 keeps no more than this.
-        required = frozenset(hints) if wanted.__total__ else frozenset()
+    required = _required_keys(wanted, hints)
     result = dict(value)
     for name, hint in hints.items():
         here = f"{place}.{name}" if place else name
@@ -212,7 +209,7 @@ def _read_pydantic(value: Any, wanted: Any, place: str, problems: Problems) -> A
 
 
 def _read_plain(value: Any, wanted: Any, place: str, problems: Problems) -> Any:
-    if wanted is object:
+    if wanted is object or wanted is Any:
         return value
     if wanted is bool or wanted is str or wanted is type(None):
         fits = type(value) is wanted
@@ -286,6 +283,24 @@ _READ_GENERIC: dict[Any, Reader] = {
     collections.abc.Mapping: _read_object,
     collections.abc.MutableMapping: _read_object,
 }
+
+
+def _required_keys(wanted: Any, hints: Dict[str, Any]) -> Set[str]:
+    """The keys that a TypedDict can't do without."""
+    try:
+        marked = typing.get_type_hints(wanted, include_extras=True)
+    except Exception:
+        # Python 3.8 has no such marks, and keeps no more than whether all are required.
+        return set(hints) if wanted.__total__ else set()
+    required = set(wanted.__required_keys__)
+    # Where annotations are kept as text, the class itself could not see its marks.
+    for name, hint in marked.items():
+        mark = getattr(typing.get_origin(hint), "_name", None)
+        if mark == "NotRequired":
+            required.discard(name)
+        elif mark == "Required":
+            required.add(name)
+    return required
 
 
 def _hints(wanted: Any) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import Any, Callable
 from .calls import Caller
 from .context import running
 from .encoding import encode_text
-from .failures import Failure, text_of
+from .errors import text_of
+from .failures import Failure
 from .handlers import Handlers
 from .replies import reply_line
 from .stdio import Channel

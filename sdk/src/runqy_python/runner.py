@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from .calls import Caller, awaited
 from .encoding import encode_text
+from .errors import text_of
 from .events import EventLines, EventSink
-from .failures import text_of
 from .handlers import Handlers, registered
 from .lanes import Desk, SerialLane, ThreadLane
 from .replies import reply_line
