@@ -350,7 +350,7 @@ class _Demo:
         levers = Table(
             title="five tasks that go wrong, and what the levers made of them", title_justify="left", box=None
         )
-        for column in ("task", "lever", "attempts", "ended", "gone at"):
+        for column in ("task", "lever", "attempts", "ended", "gone at", "by"):
             levers.add_column(column)
         for row in report.levers:
             levers.add_row(
