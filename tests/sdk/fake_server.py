@@ -30,6 +30,8 @@ class Server:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            # Head and body leave together; apart, the second would wait for an acknowledgement.
+            wbufsize = 65536
 
             def setup(self) -> None:
                 super().setup()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import socket
 import time
 import uuid
 from datetime import datetime, timedelta
+from http.client import HTTPException
 from types import TracebackType
 from typing import Any, Iterable, Iterator, Sequence, Union
 from urllib.parse import quote
@@ -26,7 +28,7 @@ from .errors import (
 )
 from .sse import messages
 from .task_info import BatchResult, TaskEvent, TaskInfo, added_batch, added_task, fetched_task
-from .transport import Transport
+from .transport import RETRIES, Transport, pause
 
 __all__ = [
     "AuthenticationError",
@@ -47,7 +49,6 @@ LONGEST_WAIT = 300
 EARLY_PAUSE = 0.5
 # A live stream is never silent for longer: the server sends comments to keep it open.
 STREAM_SILENCE = 60.0
-STREAM_RETRIES = 5
 
 Duration = Union[int, float, str]
 
@@ -210,16 +211,16 @@ class RunqyClient:
                         yield event
                         if event.kind == "state" and TaskInfo("", "", str(_field(event, "state"))).ended:
                             return
-            except OSError as error:
-                problem: Exception = error
+            except (OSError, HTTPException) as error:
+                problem = ServerUnavailableError(f"Connection error: {error}")
             except ServerUnavailableError as error:
                 problem = error
             else:
-                problem = ServerUnavailableError("Connection error: the server closed the stream of events")
+                problem = ServerUnavailableError("Connection error: the server ended the stream of events")
+            if failures >= RETRIES:
+                raise problem
+            pause(failures)
             failures += 1
-            if failures > STREAM_RETRIES:
-                raise ServerUnavailableError(f"Connection error: {problem}") from problem
-            time.sleep(min(0.1 * 2**failures, 2.0))
 
     def close(self) -> None:
         """Close the connections that are kept; the client may be used again afterwards."""
@@ -255,7 +256,7 @@ class RunqyClient:
                 timeout=min(left, seconds) + (self.timeout if left > seconds else 0),
             )
         except ServerUnavailableError as error:
-            if isinstance(error.__cause__, TimeoutError) and left <= LONGEST_WAIT:
+            if isinstance(error.__cause__, socket.timeout) and left <= LONGEST_WAIT:
                 return None
             raise
         except RunqyError as error:

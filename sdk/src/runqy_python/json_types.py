@@ -285,7 +285,7 @@ _READ_GENERIC: dict[Any, Reader] = {
 }
 
 
-def _required_keys(wanted: Any, hints: Dict[str, Any]) -> Set[str]:
+def _required_keys(wanted: Any, hints: dict[str, Any]) -> set[str]:
     """The keys that a TypedDict can't do without."""
     try:
         marked = typing.get_type_hints(wanted, include_extras=True)

@@ -138,7 +138,7 @@ class Transport:
                 if not safe or answer.status not in BUSY or pauses >= RETRIES:
                     return answer
                 wait = _asked_pause(answer)
-            time.sleep(max(wait, FIRST_PAUSE * 2**pauses * random.uniform(0.5, 1.5)))
+            pause(pauses, wait)
             pauses += 1
 
     def _exchange(
@@ -216,6 +216,12 @@ class Transport:
         if proxy is not None and self._url.scheme == "http":
             headers.update(_proxy_headers(proxy))
         return headers
+
+
+def pause(earlier: int, at_least: float = 0.0) -> None:
+    """Sleep before an attempt is repeated, twice as long each time. `earlier` is how many pauses there were."""
+    # Spread, so that the clients of a server that was away do not all come back in the same moment.
+    time.sleep(max(at_least, FIRST_PAUSE * 2**earlier * random.uniform(0.5, 1.5)))
 
 
 def error_of(answer: Answer) -> RunqyError:
