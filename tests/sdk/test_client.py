@@ -430,3 +430,29 @@ def test_async_client_does_the_same(server: Server) -> None:
                 await client.get_task("other")
 
     asyncio.run(program())
+
+
+def test_async_client_closes_although_a_wait_and_a_stream_were_given_up(server: Server) -> None:
+    asked = threading.Semaphore(0)
+    release = threading.Event()
+
+    def answer(seen: Seen) -> Any:
+        asked.release()
+        release.wait(20)
+
+    server.answer = answer
+
+    async def program() -> None:
+        async with AsyncRunqyClient(server.url, "key") as client:
+            waiting = asyncio.create_task(client.wait("t1"))
+            streaming = asyncio.create_task(anext(client.stream("t1")))
+            for _ in range(2):
+                await asyncio.to_thread(asked.acquire)
+            waiting.cancel()
+            streaming.cancel()
+            await asyncio.gather(waiting, streaming, return_exceptions=True)
+        with pytest.raises(ServerUnavailableError, match=r"^Connection error: the client was closed$"):
+            await asyncio.to_thread(client._client.get_task, "t1")
+
+    asyncio.run(program())
+    release.set()

@@ -419,3 +419,26 @@ def test_run_once_in_version_2(start: Start) -> None:
     assert child.line()["result"] == "cancelled"
     assert child.wait() == 0
     assert child.rest() == []
+
+
+def test_stop_during_the_load_ends_every_lane(start: Start, tmp_path: Path) -> None:
+    child = start(
+        GATE
+        + f"""
+from runqy_python import load
+@load
+def prepare():
+    print("loading", file=sys.stderr, flush=True)
+    passed({str(tmp_path / "go")!r})
+@task("threads", threads=2)
+def threads(payload): pass
+@task("loop", concurrency=2)
+async def loop(payload): pass
+run()
+"""
+    )
+    child.wait_for_stderr("loading")
+    child.signal()
+    (tmp_path / "go").touch()
+    child.ready()
+    assert child.wait() == 0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, AsyncIterator, Callable, Iterator, TypeVar
+from typing import Any, AsyncIterator, Callable, TypeVar
 
 from .client import RunqyClient
 from .task_info import BatchResult, TaskEvent, TaskInfo
@@ -56,17 +57,22 @@ class AsyncRunqyClient:
 
     async def stream(self, task: str | TaskInfo) -> AsyncIterator[TaskEvent]:
         """As RunqyClient.stream."""
-        events: Iterator[TaskEvent] = self._client.stream(task)
-        while True:
-            event = await self._call(lambda: next(events, None))
-            if event is None:
-                return
-            yield event
+        events = self._client.stream(task)
+        try:
+            while True:
+                event = await self._call(lambda: next(events, None))
+                if event is None:
+                    return
+                yield event
+        finally:
+            # A cancelled step still runs in its thread; it ends with the next event or with the client.
+            with contextlib.suppress(ValueError):
+                events.close()
 
     async def close(self) -> None:
-        """Wait for the calls under way and close the connections."""
+        """Close the connections; calls still under way, such as a cancelled `wait`, fail."""
+        self._client._transport.abort()
         await self._in_loop(None, self._pool.shutdown)
-        self._client.close()
 
     async def __aenter__(self) -> AsyncRunqyClient:
         return self

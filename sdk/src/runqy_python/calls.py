@@ -8,7 +8,6 @@ from typing import Any, Callable, Iterator, Sequence, Union
 
 from .context import TaskContext, current
 from .encoding import encode_result
-from .errors import InvalidPayloadError
 from .failures import Failure, failure_of
 from .handlers import Handler, function_name
 from .typed import payload_converter
@@ -89,7 +88,9 @@ class Batch:
             try:
                 self.good.append(payload if caller.convert is None else caller.convert(payload))
                 self._outcomes.append(None)
-            except InvalidPayloadError as error:
+            except SystemExit:
+                raise
+            except BaseException as error:
                 self._outcomes.append(failure_of(error))
 
     def fail(self, error: BaseException) -> None:

@@ -9,16 +9,13 @@ import socket
 import time
 import uuid
 from datetime import datetime, timedelta
-from http.client import HTTPException
 from types import TracebackType
-from typing import Any, Iterable, Iterator, Sequence, Union
+from typing import Any, Generator, Iterable
 from urllib.parse import quote
 
-from .encoding import encode_result
+from .enqueue_body import Duration, batch_bodies, single_body
 from .errors import (
     AuthenticationError,
-    PayloadEncodingError,
-    ResultEncodingError,
     ResultNotStoredError,
     RunqyError,
     ServerUnavailableError,
@@ -41,16 +38,11 @@ __all__ = [
     "enqueue_batch",
 ]
 
-# One POST carries at most so many jobs and so many characters of them; the server's default limit is 50 MiB.
-PART_JOBS = 1000
-PART_SIZE = 8 * 1024 * 1024
 # The longest that one request may wait at the server, and how long to pause if it answers early.
 LONGEST_WAIT = 300
 EARLY_PAUSE = 0.5
 # A live stream is never silent for longer: the server sends comments to keep it open.
 STREAM_SILENCE = 60.0
-
-Duration = Union[int, float, str]
 
 
 class RunqyClient:
@@ -102,10 +94,13 @@ class RunqyClient:
 
         Raises PayloadEncodingError, and what the class names.
         """
-        fields = _fields(queue, timeout)
-        fields.append(("data", _encoded_payload(payload)))
-        fields += _options(task, delay, run_at, task_id, webhook_url)
-        answer = self._transport.call("POST", "/queue/add", _object(fields), idempotency_key or _new_key())
+        body = single_body(
+            queue,
+            payload,
+            timeout,
+            {"task": task, "delay": delay, "run_at": run_at, "task_id": task_id, "webhook_url": webhook_url},
+        )
+        answer = self._transport.call("POST", "/queue/add", body, idempotency_key or _new_key())
         return added_task(answer, queue, payload)
 
     def enqueue_batch(
@@ -125,17 +120,11 @@ class RunqyClient:
         Raises PayloadEncodingError before anything is sent. If a later part fails, the exception's `accepted`
         is the BatchResult so far; the same call with its `idempotency_key` sends the rest without doubles.
         """
-        job_fields: list[tuple[str, str]] = [] if timeout is None else [("timeout", json.dumps(timeout))]
-        last_fields = [] if task is None else [("task", json.dumps(task))]
-        jobs = [
-            _object([*job_fields, ("data", _encoded_payload(payload)), *last_fields]) for payload in payloads
-        ]
         key = idempotency_key or _new_key()
-        parts = _parts(jobs)
+        bodies = batch_bodies(queue, payloads, timeout, task)
         total = BatchResult(0, 0)
-        for number, part in enumerate(parts, 1):
-            body = _object([*_fields(queue, timeout), ("jobs", "[" + ", ".join(part) + "]")])
-            part_key = key if len(parts) == 1 else f"{key}.{number}"
+        for number, body in enumerate(bodies, 1):
+            part_key = key if len(bodies) == 1 else f"{key}.{number}"
             try:
                 total.add(added_batch(self._transport.call("POST", "/queue/add-batch", body, part_key)))
             except RunqyError as error:
@@ -184,7 +173,7 @@ class RunqyClient:
             )
         return info.result
 
-    def stream(self, task: str | TaskInfo) -> Iterator[TaskEvent]:
+    def stream(self, task: str | TaskInfo) -> Generator[TaskEvent, None, None]:
         """The task's events as they happen, up to the state in which it ended.
 
         A lost connection is taken up again where it broke off. Raises TaskNotFoundError if there is no such
@@ -196,7 +185,7 @@ class RunqyClient:
         failures = 0
         while True:
             try:
-                with self._transport.open_stream(path, last_id, STREAM_SILENCE) as response:
+                with self._transport.stream(path, last_id, STREAM_SILENCE) as response:
                     for message in messages(response):
                         failures = 0
                         last_id = message.last_id or last_id
@@ -211,8 +200,6 @@ class RunqyClient:
                         yield event
                         if event.kind == "state" and TaskInfo("", "", str(_field(event, "state"))).ended:
                             return
-            except (OSError, HTTPException) as error:
-                problem = ServerUnavailableError(f"Connection error: {error}")
             except ServerUnavailableError as error:
                 problem = error
             else:
@@ -303,59 +290,6 @@ def _id_of(task: str | TaskInfo) -> str:
 
 def _task_path(task_id: str) -> str:
     return "/queue/" + quote(task_id, safe="")
-
-
-def _object(fields: Sequence[tuple[str, str]]) -> str:
-    """A JSON object of values that are JSON already, so that a payload is encoded once."""
-    return "{" + ", ".join(f'"{name}": {value}' for name, value in fields) + "}"
-
-
-def _fields(queue: str, timeout: Duration | None) -> list[tuple[str, str]]:
-    fields = [("queue", json.dumps(queue))]
-    if timeout is not None:
-        fields.append(("timeout", json.dumps(timeout)))
-    return fields
-
-
-def _options(
-    task: str | None,
-    delay: Duration | timedelta | None,
-    run_at: datetime | None,
-    task_id: str | None,
-    webhook_url: str | None,
-) -> list[tuple[str, str]]:
-    options: dict[str, Any] = {
-        "task": task,
-        "delay": delay.total_seconds() if isinstance(delay, timedelta) else delay,
-        "run_at": None if run_at is None else _with_zone(run_at).isoformat(),
-        "task_id": task_id,
-        "webhook_url": webhook_url,
-    }
-    return [(name, json.dumps(value)) for name, value in options.items() if value is not None]
-
-
-def _with_zone(moment: datetime) -> datetime:
-    return moment.astimezone() if moment.tzinfo is None else moment
-
-
-def _encoded_payload(payload: Any) -> str:
-    try:
-        return encode_result(payload, "payload")
-    except ResultEncodingError as error:
-        raise PayloadEncodingError(f"Payload not JSON-serializable: {error}") from None
-
-
-def _parts(jobs: list[str]) -> list[list[str]]:
-    """The jobs in order, cut where a part would become too large. An empty batch is one empty part."""
-    parts: list[list[str]] = [[]]
-    size = 0
-    for job in jobs:
-        if parts[-1] and (len(parts[-1]) >= PART_JOBS or size + len(job) > PART_SIZE):
-            parts.append([])
-            size = 0
-        parts[-1].append(job)
-        size += len(job)
-    return parts
 
 
 def _event_data(text: str) -> Any:

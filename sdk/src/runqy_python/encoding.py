@@ -80,7 +80,9 @@ def _form_of(value: Any) -> Callable[[Any], Any] | None:
         return _fields
     if isinstance(value, type):
         return None
-    for method in ("model_dump", "tolist"):
+    # The older pydantic names it `dict`, which alone would say too little.
+    methods = ("model_dump", "dict", "tolist") if hasattr(value, "__fields__") else ("model_dump", "tolist")
+    for method in methods:
         if callable(getattr(value, method, None)):
             return getattr(type(value), method, None)
     return None

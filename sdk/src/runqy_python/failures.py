@@ -26,7 +26,7 @@ class Failure(NamedTuple):
 def failure_of(error: BaseException, retry_on: tuple[type[BaseException], ...] = ()) -> Failure:
     """The failure that an exception means. Never raises, whatever the exception's own methods do."""
     if isinstance(error, RetryableError):
-        return Failure(_shortened(text_of(error)), True, error.delay)
+        return Failure(_shortened(text_of(error)), True, _seconds(error.delay))
     if isinstance(error, ResultEncodingError):
         return Failure(_shortened(f"Result not JSON-serializable: {text_of(error)}"))
     if isinstance(error, InvalidPayloadError):
@@ -45,6 +45,15 @@ def traceback_of(error: BaseException) -> str:
     except BaseException:
         text = ""
     return text if text.strip() else type(error).__name__
+
+
+def _seconds(delay: object) -> float | None:
+    """A delay that a subclass may have set to anything; what is no number of seconds is no delay."""
+    try:
+        seconds = float(delay)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return seconds if 0 <= seconds < float("inf") else None
 
 
 def _shortened(text: str) -> str:

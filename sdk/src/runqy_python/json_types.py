@@ -5,22 +5,17 @@ The inverse of the forms in `encoding`: ISO 8601 texts become dates, base64 beco
 
 from __future__ import annotations
 
-import base64
 import collections.abc
 import dataclasses
-import datetime
-import decimal
 import enum
 import inspect
-import pathlib
 import typing
-import uuid
 from typing import Any, Callable, List, Tuple, Union
+
+from .json_scalars import EXPECTED, UNFIT, made_of
 
 # Where, such as `items[2].size` (empty for the whole), and what is wrong there.
 Problems = List[Tuple[str, str]]
-
-_UNFIT = object()
 
 
 def read(value: Any, wanted: Any, place: str, problems: Problems) -> Any:
@@ -219,54 +214,13 @@ def _read_plain(value: Any, wanted: Any, place: str, problems: Problems) -> Any:
         fits = type(value) in (int, float)
         value = float(value) if fits else value
     else:
-        made = _made(value, wanted)
-        fits = made is not _UNFIT
+        made = made_of(value, wanted)
+        fits = made is not UNFIT
         value = made if fits else value
     if not fits:
-        _refuse(problems, place, f"expected {_EXPECTED.get(wanted) or _name(wanted)}", value)
+        _refuse(problems, place, f"expected {EXPECTED.get(wanted) or _name(wanted)}", value)
     return value
 
-
-def _made(value: Any, wanted: Any) -> Any:
-    """A value of a class that JSON does not have, made of its JSON form; _UNFIT if that can't be."""
-    try:
-        if issubclass(wanted, enum.Enum):
-            return wanted(value)
-        for kind, accepted, make in _MAKERS:
-            if issubclass(wanted, kind):
-                return make(value, wanted) if type(value) in accepted else _UNFIT
-    except (ValueError, ArithmeticError, TypeError):
-        return _UNFIT
-    return value if isinstance(value, wanted) else _UNFIT
-
-
-def _moment(value: Any, wanted: Any) -> Any:
-    # Before Python 3.11 the short form of UTC is not understood.
-    text = value[:-1] + "+00:00" if value.endswith(("Z", "z")) else value
-    return wanted.fromisoformat(text)
-
-
-_MAKERS: tuple[tuple[Any, tuple[type, ...], Callable[[Any, Any], Any]], ...] = (
-    (datetime.datetime, (str,), _moment),
-    (datetime.date, (str,), _moment),
-    (datetime.time, (str,), _moment),
-    (datetime.timedelta, (int, float), lambda value, wanted: wanted(seconds=value)),
-    (decimal.Decimal, (str, int, float), lambda value, wanted: wanted(str(value))),
-    (uuid.UUID, (str,), lambda value, wanted: wanted(value)),
-    (bytes, (str,), lambda value, wanted: base64.b64decode(value, validate=True)),
-    (pathlib.PurePath, (str,), lambda value, wanted: wanted(value)),
-)
-
-_EXPECTED: dict[Any, str] = {
-    datetime.datetime: "a date and time as ISO 8601 text",
-    datetime.date: "a date as ISO 8601 text",
-    datetime.time: "a time as ISO 8601 text",
-    datetime.timedelta: "seconds as a number",
-    decimal.Decimal: "a decimal number as text",
-    uuid.UUID: "a UUID as text",
-    bytes: "base64 text",
-    type(None): "null",
-}
 
 _READ_GENERIC: dict[Any, Reader] = {
     list: _read_array,

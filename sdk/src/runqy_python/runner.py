@@ -82,6 +82,8 @@ class _Process:
         self._channel.write(self._ready_line())
         self._start_reading(intake, once)
         SerialLane(self._desk, self._main_inbox).work()
+        # A stop that came during the load found no lanes to tell.
+        self._finish()
         for lane in self._beside():
             lane.join()
         self._unload(loaded)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -12,7 +13,7 @@ import time
 import urllib.request
 from base64 import b64encode
 from email.message import Message
-from typing import Any, NamedTuple
+from typing import Any, Iterator, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from .errors import (
@@ -30,6 +31,7 @@ RETRIES = 3
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 MOST_IDLE = 32
+CLOSED = "the client was closed"
 BUSY = frozenset((429, 502, 503, 504))
 
 _ERROR_BY_STATUS: dict[int, tuple[type[RunqyError], str]] = {
@@ -65,6 +67,8 @@ class Transport:
         self._timeout = timeout
         self._idle: list[http.client.HTTPConnection] = []
         self._process = os.getpid()
+        self._in_use: set[socket.socket] = set()
+        self._is_aborted = False
 
     def call(
         self, method: str, path: str, body: str | None = None, key: str | None = None, timeout: float = 0
@@ -92,8 +96,11 @@ class Transport:
             )
         return decoded
 
-    def open_stream(self, path: str, last_event_id: str | None, timeout: float) -> http.client.HTTPResponse:
-        """The response to a GET for server-sent events, on a connection of its own. The caller closes it."""
+    @contextlib.contextmanager
+    def stream(
+        self, path: str, last_event_id: str | None, timeout: float
+    ) -> Iterator[http.client.HTTPResponse]:
+        """The response to a GET for server-sent events, on a connection of its own."""
         connection = self._connect(timeout)
         headers = self._headers(None, None)
         headers["Accept"] = "text/event-stream"
@@ -102,26 +109,37 @@ class Transport:
             headers["Last-Event-ID"] = last_event_id
         try:
             connection.request("GET", self._target(path), headers=headers)
-            response = connection.getresponse()
+            with self._used(connection), connection.getresponse() as response:
+                if response.status != 200:
+                    raise error_of(Answer(response.status, response.headers, _text(response.read())))
+                yield response
         except (OSError, http.client.HTTPException) as error:
-            connection.close()
             raise _unreachable(error) from error
-        if response.status != 200:
-            answer = Answer(response.status, response.headers, _text(response.read()))
+        finally:
             connection.close()
-            raise error_of(answer)
-        return response
+        if self._is_aborted:
+            raise _unreachable(ConnectionAbortedError(CLOSED))
 
     def close(self) -> None:
         """Close the idle connections."""
         while self._idle:
             self._idle.pop().close()
 
+    def abort(self) -> None:
+        """Fail the calls that are under way in other threads, and every later one."""
+        self._is_aborted = True
+        for used in list(self._in_use):
+            with contextlib.suppress(OSError):
+                used.shutdown(socket.SHUT_RDWR)
+        self.close()
+
     def _answer(self, method: str, path: str, body: str | None, key: str | None, timeout: float) -> Answer:
         safe = method == "GET" or key is not None
         headers = self._headers(body, key)
         pauses = 0
         while True:
+            if self._is_aborted:
+                raise _unreachable(ConnectionAbortedError(CLOSED))
             connection, is_fresh = self._take(timeout)
             try:
                 answer = self._exchange(connection, method, path, body, headers)
@@ -152,13 +170,27 @@ class Transport:
         connection.request(
             method, self._target(path), None if body is None else body.encode("utf-8"), headers
         )
-        response = connection.getresponse()
-        answer = Answer(response.status, response.headers, _text(response.read()))
+        with self._used(connection):
+            response = connection.getresponse()
+            answer = Answer(response.status, response.headers, _text(response.read()))
         if response.will_close or len(self._idle) >= MOST_IDLE:
             connection.close()
         else:
             self._idle.append(connection)
         return answer
+
+    @contextlib.contextmanager
+    def _used(self, connection: http.client.HTTPConnection) -> Iterator[None]:
+        """Its socket may be shut down by `abort` meanwhile."""
+        used = connection.sock
+        self._in_use.add(used)
+        try:
+            # Between the look at the beginning of the call and now, abort may have passed by.
+            if self._is_aborted:
+                raise ConnectionAbortedError(CLOSED)
+            yield
+        finally:
+            self._in_use.discard(used)
 
     def _take(self, timeout: float) -> tuple[http.client.HTTPConnection, bool]:
         """A connection, and whether it is a new one."""
@@ -219,7 +251,7 @@ class Transport:
 
 
 def pause(earlier: int, at_least: float = 0.0) -> None:
-    """Sleep before an attempt is repeated, twice as long each time. `earlier` is how many pauses there were."""
+    """Sleep before an attempt is repeated, twice as long after each of the `earlier` pauses."""
     # Spread, so that the clients of a server that was away do not all come back in the same moment.
     time.sleep(max(at_least, FIRST_PAUSE * 2**earlier * random.uniform(0.5, 1.5)))
 
