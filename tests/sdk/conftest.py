@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import subprocess
@@ -23,13 +24,12 @@ from fake_server import Server  # noqa: E402
 from task_process import Child, Start  # noqa: E402
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a task process from source text; `import` of the package and `run()` are in the text."""
+@contextlib.contextmanager
+def starting(folder: Path) -> Iterator[Start]:
     children: list[Child] = []
 
     def start_child(source: str, *, protocol: int = 2, package: Path = SOURCE, python: str = sys.executable) -> Child:
-        script = tmp_path / f"main{len(children)}.py"
+        script = folder / f"main{len(children)}.py"
         script.write_text(textwrap.dedent(source))
         children.append(Child(script, package, python, protocol))
         return children[-1]
@@ -37,6 +37,20 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield start_child
     for child in children:
         child.close()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a task process from source text; `import` of the package and `run()` are in the text."""
+    with starting(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def start_shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """The same, for a process that several tests may use, since none of them changes it."""
+    with starting(tmp_path_factory.mktemp("shared")) as start:
+        yield start
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +68,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(params=[RELEASE, "ours"])
+@pytest.fixture(scope="module", params=[RELEASE, "ours"])
 def package(request: pytest.FixtureRequest) -> Path:
     """Both packages in turn."""
     return SOURCE if request.param == "ours" else request.getfixturevalue("released")

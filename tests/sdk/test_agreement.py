@@ -49,9 +49,9 @@ run()
 """
 
 
-@pytest.fixture
-def echo(start: Start, package: Path) -> Any:
-    child = start(ECHO, protocol=1, package=package)
+@pytest.fixture(scope="module")
+def echo(start_shared: Start, package: Path) -> Any:
+    child = start_shared(ECHO, protocol=1, package=package)
     assert child.raw_line() == READY
     return child
 
@@ -136,20 +136,26 @@ def test_many_requests_in_the_pipe_are_answered_in_order(echo: Any) -> None:
     assert [reply["result"] for reply in echo.lines(500)] == list(range(500))
 
 
-def test_blank_lines_are_skipped(echo: Any) -> None:
+def test_blank_lines_are_skipped(start: Start, package: Path) -> None:
+    echo = start(ECHO, protocol=1, package=package)
+    echo.ready()
     echo.write("", "   ", '{"task_id":"a","payload":1}', "")
     assert echo.line()["result"] == 1
     assert echo.end() == 0
     assert echo.rest() == []
 
 
-def test_last_line_needs_no_line_end(echo: Any) -> None:
+def test_last_line_needs_no_line_end(start: Start, package: Path) -> None:
+    echo = start(ECHO, protocol=1, package=package)
+    echo.ready()
     echo.process.stdin.write(b'{"task_id":"a","payload":1}')
     assert echo.end() == 0
     assert [json.loads(line)["result"] for line in echo.rest()] == [1]
 
 
-def test_prints_never_reach_the_protocol(echo: Any) -> None:
+def test_prints_never_reach_the_protocol(start: Start, package: Path) -> None:
+    echo = start(ECHO, protocol=1, package=package)
+    echo.ready()
     assert echo.ask({"do": "print"})["result"] == {"do": "print"}
     assert echo.end() == 0
     assert "noise" in echo.stderr()
@@ -251,18 +257,23 @@ def test_first_signal_lets_the_running_task_finish(start: Start, package: Path, 
 
 
 def test_second_signal_ends_the_process_with_1(start: Start, package: Path) -> None:
-    child = start(SLOW, protocol=1, package=package)
+    noting = """
+import signal
+install = signal.signal
+def noted(number, handler):
+    def note(*arguments):
+        handler(*arguments)
+        print("signal was taken", file=sys.stderr, flush=True)
+    install(number, note)
+signal.signal = noted
+"""
+    child = start(SLOW.replace("from runqy_python", noting + "from runqy_python", 1), protocol=1, package=package)
     child.ready()
     child.send({"task_id": "a", "payload": "/nowhere"})
     child.wait_for_stderr("begun")
     child.signal()
-    # A pending signal counts once, so the second may be sent only when the first was taken.
-    for _ in range(200):
-        try:
-            child.process.wait(0.02)
-            break
-        except subprocess.TimeoutExpired:
-            child.signal()
+    child.wait_for_stderr("signal was taken")
+    child.signal()
     assert child.wait() == 1
     assert child.rest() == []
 

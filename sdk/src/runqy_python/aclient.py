@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, AsyncIterator, Callable, TypeVar
+from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, TypeVar
 
 from .client import RunqyClient
 from .task_info import BatchResult, TaskEvent, TaskInfo
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 T = TypeVar("T")
 
@@ -29,6 +31,9 @@ class AsyncRunqyClient:
         max_calls: int = 32,
     ) -> None:
         self._client = RunqyClient(server_url, api_key, timeout)
+        # Imported where it is needed, as asyncio below: every one_shot task would pay for them.
+        from concurrent.futures import ThreadPoolExecutor
+
         self._pool = ThreadPoolExecutor(max_calls, thread_name_prefix="runqy-client")
 
     async def enqueue(
@@ -92,7 +97,6 @@ class AsyncRunqyClient:
         return await self._in_loop(self._pool, function)
 
     async def _in_loop(self, pool: ThreadPoolExecutor | None, function: Callable[[], T]) -> T:
-        # Imported where it is needed: it takes longer than all the rest, and every one_shot task would pay.
         from asyncio import get_running_loop
 
         return await get_running_loop().run_in_executor(pool, function)

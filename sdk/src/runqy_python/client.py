@@ -25,7 +25,6 @@ from .errors import (
 )
 from .sse import messages
 from .task_info import BatchResult, TaskEvent, TaskInfo, added_batch, added_task, fetched_task
-from .transport import RETRIES, Transport, pause
 
 __all__ = [
     "AuthenticationError",
@@ -69,6 +68,9 @@ class RunqyClient:
         self.server_url = url.rstrip("/")
         self.api_key = api_key if api_key is not None else os.environ.get("RUNQY_API_KEY", "")
         self.timeout = timeout
+        # Imported where it is needed, with HTTP and TLS behind it: a task process starts without them.
+        from .transport import Transport
+
         self._transport = Transport(self.server_url, self.api_key, timeout)
 
     def enqueue(
@@ -204,9 +206,9 @@ class RunqyClient:
                 problem = error
             else:
                 problem = ServerUnavailableError("Connection error: the server ended the stream of events")
-            if failures >= RETRIES:
+            if failures >= self._transport.retries:
                 raise problem
-            pause(failures)
+            self._transport.pause(failures)
             failures += 1
 
     def close(self) -> None:

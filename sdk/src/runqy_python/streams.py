@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import sys
 import threading
 from typing import Any, TextIO, cast
@@ -120,7 +119,9 @@ def _write_at_once() -> None:
 
 
 def _redirect_loggers(old: TextIO | None, new: TextIO | None) -> None:
-    if old is None or new is None:
+    # Where nothing has imported it, there is no logger to redirect, and nothing to pay for.
+    logging = sys.modules.get("logging")
+    if old is None or new is None or logging is None:
         return
     loggers = [logging.getLogger(), *logging.Logger.manager.loggerDict.values()]
     for logger in loggers:

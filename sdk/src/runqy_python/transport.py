@@ -27,7 +27,6 @@ from .errors import (
 )
 from .version import __version__
 
-RETRIES = 3
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 MOST_IDLE = 32
@@ -53,6 +52,8 @@ class Answer(NamedTuple):
 
 class Transport:
     """Requests to one server, from any thread. A request takes an idle connection or opens one."""
+
+    retries = 3
 
     def __init__(self, server_url: str, api_key: str, timeout: float) -> None:
         """`timeout` is seconds per HTTP call: for connecting, and for every wait for bytes."""
@@ -120,6 +121,11 @@ class Transport:
         if self._is_aborted:
             raise _unreachable(ConnectionAbortedError(CLOSED))
 
+    def pause(self, earlier: int, at_least: float = 0.0) -> None:
+        """Sleep before an attempt is repeated, twice as long after each of the `earlier` pauses."""
+        # Spread, so that the clients of a server that was away do not all come back in the same moment.
+        time.sleep(max(at_least, FIRST_PAUSE * 2**earlier * random.uniform(0.5, 1.5)))
+
     def close(self) -> None:
         """Close the idle connections."""
         while self._idle:
@@ -149,14 +155,14 @@ class Transport:
                     # The server had closed a connection that was kept; that says nothing about the server.
                     self.close()
                     continue
-                if not safe or pauses >= RETRIES or isinstance(error, socket.timeout):
+                if not safe or pauses >= self.retries or isinstance(error, socket.timeout):
                     raise _unreachable(error) from error
                 wait = 0.0
             else:
-                if not safe or answer.status not in BUSY or pauses >= RETRIES:
+                if not safe or answer.status not in BUSY or pauses >= self.retries:
                     return answer
                 wait = _asked_pause(answer)
-            pause(pauses, wait)
+            self.pause(pauses, wait)
             pauses += 1
 
     def _exchange(
@@ -248,12 +254,6 @@ class Transport:
         if proxy is not None and self._url.scheme == "http":
             headers.update(_proxy_headers(proxy))
         return headers
-
-
-def pause(earlier: int, at_least: float = 0.0) -> None:
-    """Sleep before an attempt is repeated, twice as long after each of the `earlier` pauses."""
-    # Spread, so that the clients of a server that was away do not all come back in the same moment.
-    time.sleep(max(at_least, FIRST_PAUSE * 2**earlier * random.uniform(0.5, 1.5)))
 
 
 def error_of(answer: Answer) -> RunqyError:
