@@ -65,7 +65,8 @@ class RedisServer:
     def target(self) -> RedisTarget:
         return RedisTarget(self.url)
 
-    def start(self) -> RedisServer:
+    def start(self, *, until_ready: bool = True) -> RedisServer:
+        """Start the process, and wait until it answers (or not: it may still load its data)."""
         command = [
             *(self.binary, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(self.folder)),
             *("--hash-max-listpack-value", "1024", *self.arguments),
@@ -74,7 +75,7 @@ class RedisServer:
         with log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         deadline = time.monotonic() + 20
-        while not answers_ping(self.port):
+        while until_ready and not answers_ping(self.port):
             assert self.process.poll() is None, (self.folder / "server.log").read_text()[-2000:]
             assert time.monotonic() < deadline, "the server did not answer in 20 s"
             time.sleep(0.01)

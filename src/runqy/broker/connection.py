@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -280,6 +281,20 @@ def open_client(target: RedisTarget, max_connections: int = MAX_CONNECTIONS) -> 
                 # As for a single Redis: a call that the library repeats in silence would look like another's.
                 retry=Retry(NoBackoff(), 0),
             )
+
+
+def open_subscriber(connection: Connection) -> Redis | RedisCluster:
+    """A client with one connection of its own, for a subscription.
+
+    On a Cluster it goes to some master: they pass published messages on to each other.
+    """
+    target = connection.target
+    if not connection.is_cluster:
+        return open_client(target, 1)
+    node = random.choice(connection.client.get_primaries())
+    scheme = "rediss" if target.use_tls else "redis"
+    user = f"{target.username}@" if target.username else ""
+    return _single(RedisTarget(f"{scheme}://{user}{node.host}:{node.port}", password=target.password), 1)
 
 
 async def connect(

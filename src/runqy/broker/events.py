@@ -12,7 +12,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from runqy.broker import keys
-from runqy.broker.connection import Connection, open_client, translate
+from runqy.broker.connection import Connection, open_subscriber, translate
 from runqy.errors import RunqyError
 from runqy.tasks.state import TERMINAL
 
@@ -140,6 +140,9 @@ class Events:
             except (TimeoutError, RedisError, OSError, RunqyError) as error:
                 told = translate(error, self._connection.target) if not isinstance(error, RunqyError) else error
                 log.warning("subscription lost, connecting again", reason=str(told), seconds=round(backoff, 2))
+            except Exception:
+                # Whatever it is: without a subscription nobody here would be woken any more.
+                log.exception("subscription failed, connecting again", seconds=round(backoff, 2))
             self._connected.clear()
             await asyncio.sleep(backoff)
             backoff = min(backoff * 2, MAX_BACKOFF_SECONDS)
@@ -149,7 +152,7 @@ class Events:
     _listened = False
 
     async def _listen(self) -> None:
-        client: Any = open_client(self._connection.target, 1)
+        client: Any = open_subscriber(self._connection)
         try:
             async with client.pubsub(ignore_subscribe_messages=False) as pubsub:
                 await pubsub.subscribe(keys.WAKE_CHANNEL, keys.CANCEL_CHANNEL, keys.CONTROL_CHANNEL)

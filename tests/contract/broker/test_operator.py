@@ -213,7 +213,7 @@ async def test_archiving_counts_as_processed_and_failed(
     broker: Broker, operator: Operator, inspector: Inspector
 ) -> None:
     """Decision 40: every archiving without a run."""
-    tasks = [await enqueued(broker), await _scheduled(broker), await retrying(broker)]
+    tasks = [await retrying(broker), await enqueued(broker), await _scheduled(broker)]
     await operator.act(Action.ARCHIVE, QUEUE, [task.id for task in tasks])
     counts = await inspector.counts(QUEUE)
     assert (counts.processed, counts.failed, counts.archived) == (4, 4, 3)
