@@ -10,6 +10,7 @@ from collections.abc import Callable
 import structlog
 
 from runqy.errors import DeploymentError
+from runqy.service import end_tasks
 from runqy.tasks.outcome import Ending, Failure, Outcome
 from runqy.timing import SYSTEM_CLOCK, Clock
 from runqy.worker.breaker import Breaker, Recovery, RestartRules
@@ -34,6 +35,7 @@ from runqy.worker.runtime import (
     CANCEL_GRACE_SECONDS,
     CANCELLED,
     GIVEN_BACK,
+    TAIL_CHARACTERS,
     Listener,
     Run,
     exit_text,
@@ -86,6 +88,8 @@ class LongRunning:
         self._supervisor: asyncio.Task[None] | None = None
         self._written: list[bytes] = []
         self._reset_breaker = False
+        self._decided: list[tuple[Run, Outcome]] = []
+        """ends of tasks whose process is being stopped, not told yet"""
 
     @property
     def ready(self) -> bool:
@@ -135,10 +139,7 @@ class LongRunning:
 
     async def stop(self) -> None:
         supervisor, self._supervisor = self._supervisor, None
-        if supervisor is not None:
-            supervisor.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await supervisor
+        await end_tasks(supervisor)
         self._said_ready = None
         if self._alarm is not None:
             self._alarm.cancel()
@@ -147,6 +148,7 @@ class LongRunning:
             # Idle task code leaves by itself at the end of its input.
             process.close_stdin()
             await process.stop(self._grace)
+        self._tell_decided()
         self._settle([(run, GIVEN_BACK) for run in self._runs.values()])
 
     async def restart(self, *, planned: bool = True) -> None:
@@ -226,16 +228,14 @@ class LongRunning:
         self._occupied = len(self._runs)
         # Taken out before the process is stopped: an answer that comes after the deadline does not count.
         decided = [end for settle in self._orders for end in settle()]
-        over = [(run, outcome) for run, outcome in decided if _is_final(outcome)]
-        for run, _ in over:
-            self._runs.pop(run.task.id, None)
+        for run, outcome in decided:
+            if _is_final(outcome) and self._runs.pop(run.task.id, None) is not None:
+                self._decided.append((run, outcome))
         await process.stop(self._grace)
         # Whoever answered in the meantime has ended; the others end as decided, or are given back.
         self._orders.clear()
         self._wanted.clear()
-        now = self._clock.monotonic()
-        for run, outcome in over:
-            self._listener.ended(run, outcome, now)
+        self._tell_decided()
         self._settle(decided)
         self._settle([(run, GIVEN_BACK) for run in self._runs.values()])
         if self._reset_breaker:
@@ -396,7 +396,7 @@ class LongRunning:
 
     def _print(self, run: Run | None, stream: str, text: str) -> None:
         for line in text.splitlines() or [""]:
-            self._tail.append(line)
+            self._tail.append(line[:TAIL_CHARACTERS])
         self._listener.printed(run, stream, text)
 
     def _only_started(self) -> Run | None:
@@ -504,6 +504,11 @@ class LongRunning:
             else:
                 ends.append((run, neighbour))
         return ends
+
+    def _tell_decided(self) -> None:
+        decided, self._decided = self._decided, []
+        for run, outcome in decided:
+            self._listener.ended(run, outcome, self._clock.monotonic())
 
     def _settle(self, ends: list[tuple[Run, Outcome]]) -> None:
         now = self._clock.monotonic()

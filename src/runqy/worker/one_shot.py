@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from runqy.errors import DeploymentError
+from runqy.service import end_tasks
 from runqy.tasks.outcome import Ending, Failure, Outcome
 from runqy.timing import SYSTEM_CLOCK, Clock
 from runqy.worker.breaker import Breaker, Recovery, RestartRules
@@ -27,7 +28,7 @@ from runqy.worker.protocol import (
     read_line,
     request_line,
 )
-from runqy.worker.runtime import CANCELLED, GIVEN_BACK, Listener, Run, exit_text, outcome_of, timed_out
+from runqy.worker.runtime import CANCELLED, GIVEN_BACK, TAIL_CHARACTERS, Listener, Run, exit_text, outcome_of, timed_out
 
 log = structlog.get_logger(__name__)
 
@@ -118,9 +119,7 @@ class OneShot:
         self._drop_waiting()
         if self._held_until is not None:
             self._held_until.cancel()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
 
     async def restart(self, *, planned: bool = True) -> None:
         """New code, limits or secrets: waiting processes go; running ones finish with what they have."""
@@ -154,6 +153,7 @@ class OneShot:
         task = asyncio.create_task(self._live(shot, run), name=f"one-shot-{run.task.id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        self._start_ahead()
 
     def cancel(self, task_id: str) -> None:
         shot = self._shots.get(task_id)
@@ -166,14 +166,23 @@ class OneShot:
         try:
             outcome = await self._run(shot, run)
         except asyncio.CancelledError:
-            # The worker stops: what did not end is given back.
-            outcome = GIVEN_BACK
+            # The worker stops: what has not answered is given back.
+            if shot.reply is not None:
+                outcome = outcome_of(shot.reply, self.deployed.order.keeps_results)
         finally:
-            if shot.process is not None:
-                await asyncio.shield(shot.process.stop(self._grace if not shot.reply else 0))
+            await self._end_process(shot)
             self._shots.pop(run.task.id, None)
             self._listener.ended(run, outcome, self._clock.monotonic())
             self._start_ahead()
+
+    async def _end_process(self, shot: _Shot) -> None:
+        """End the process for certain, also when this task is cancelled meanwhile."""
+        if shot.process is None:
+            return
+        stopping = asyncio.ensure_future(shot.process.stop(self._grace if not shot.reply else 0))
+        while not stopping.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.shield(stopping)
 
     async def _run(self, shot: _Shot, run: Run) -> Outcome:
         try:
@@ -291,11 +300,11 @@ class OneShot:
             case None if not cut:
                 return
             case _:
-                self._print(shot, "stdout", line[:65536].decode("utf-8", "replace"))
+                self._print(shot, "stdout", line[-65536:].decode("utf-8", "replace"))
         shot.changed.set()
 
     def _print(self, shot: _Shot, stream: str, text: str) -> None:
-        shot.tail.extend(text.splitlines())
+        shot.tail.extend(line[:TAIL_CHARACTERS] for line in text.splitlines())
         self._listener.printed(shot.run, stream, text)
 
     def _hold_off(self, error: DeploymentError) -> None:
@@ -312,6 +321,7 @@ class OneShot:
 
     def _end_hold_off(self) -> None:
         self._held_until = None
+        self._start_ahead()
         self._listener.changed()
 
     def _start_ahead(self) -> None:

@@ -10,6 +10,9 @@ from runqy.tasks.outcome import Ending, Failure, NotStarted, Outcome, Success
 from runqy.timing import format_duration
 from runqy.worker.protocol import Reply
 
+TAIL_CHARACTERS = 1000
+"""As much of a printed line is kept for the reason of a failure."""
+
 CANCEL_GRACE_SECONDS = 5.0
 """How long task code that was told to stop may take before its process is restarted."""
 
