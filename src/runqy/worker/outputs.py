@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import functools
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
@@ -14,6 +15,7 @@ import structlog
 from runqy.broker.broker import Broker
 from runqy.broker.transitions import Held
 from runqy.errors import RunqyError
+from runqy.service import end_tasks
 from runqy.telemetry import redact
 from runqy.worker.runtime import Run
 
@@ -23,6 +25,8 @@ FLUSH_SECONDS = 0.2
 KEPT_LINES = 500
 LINE_CHARACTERS = 8192
 TASK_BYTES = 64 * 1024
+
+_Call = Callable[[], Coroutine[Any, Any, bool]]
 
 
 class Outputs:
@@ -35,8 +39,9 @@ class Outputs:
     def __init__(self, broker: Broker, *, told: Callable[[str | None, str, str], None] | None = None) -> None:
         self._broker = broker
         self._told = told or _log_line
-        self._texts: dict[str, tuple[Held, list[str], int]] = {}
+        self._texts: dict[str, tuple[Held, collections.deque[str], int]] = {}
         self._progress: dict[str, tuple[Held, bytes]] = {}
+        self._sending: dict[str, asyncio.Task[None]] = {}
         self._pieces: asyncio.Queue[tuple[Held, bytes]] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
@@ -51,10 +56,8 @@ class Outputs:
         ]
 
     async def stop(self) -> None:
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        tasks, self._tasks = [*self._tasks, *self._sending.values()], []
+        await end_tasks(*tasks)
 
     def take_lines(self) -> list[str]:
         """The lines since the last call."""
@@ -78,11 +81,11 @@ class Outputs:
 
     def _keep(self, run: Run, text: str) -> None:
         held = Held(run.task.queue, run.task.id, run.task.token)
-        _, texts, size = self._texts.get(run.task.id, (held, [], 0))
+        _, texts, size = self._texts.get(run.task.id) or (held, collections.deque(), 0)
         texts.append(text)
         size += len(text)
         while size > TASK_BYTES and len(texts) > 1:
-            size -= len(texts.pop(0))
+            size -= len(texts.popleft())
         self._texts[run.task.id] = (held, texts, size)
         self._news.set()
 
@@ -107,15 +110,25 @@ class Outputs:
                 log.warning("an output piece was not told", task=held.id, reason=str(error))
 
     async def flush(self, ids: Iterable[str]) -> None:
-        """Send what these tasks printed and reported, now: once their ends are written, nothing is taken any more."""
-        sends = []
+        """Send what these tasks printed and reported, now: once their ends are written, nothing is taken any more.
+
+        Returns when also what was under way before has arrived.
+        """
+        sending = []
         for task_id in ids:
+            before = self._sending.get(task_id)
+            calls: list[_Call] = []
             if (kept := self._texts.pop(task_id, None)) is not None:
-                sends.append(self._send(self._broker.append_log(kept[0], "".join(kept[1])), task_id))
+                calls.append(functools.partial(self._broker.append_log, kept[0], "".join(kept[1])))
             if (reported := self._progress.pop(task_id, None)) is not None:
-                sends.append(self._send(self._broker.progress(*reported), task_id))
-        if sends:
-            await asyncio.gather(*sends)
+                calls.append(functools.partial(self._broker.progress, *reported))
+            if calls:
+                before = asyncio.ensure_future(self._send(before, calls, task_id))
+                self._sending[task_id] = before
+            if before is not None:
+                sending.append(before)
+        if sending:
+            await asyncio.gather(*sending)
 
     async def _run(self) -> None:
         while True:
@@ -124,11 +137,17 @@ class Outputs:
             await self.flush([*self._texts, *self._progress])
             await asyncio.sleep(FLUSH_SECONDS)
 
-    async def _send(self, call: Coroutine[Any, Any, bool], task_id: str) -> None:
-        try:
-            await call
-        except RunqyError as error:
-            log.debug("output of a task was dropped", task=task_id, reason=str(error))
+    async def _send(self, before: asyncio.Task[None] | None, calls: list[_Call], task_id: str) -> None:
+        """Send in the order in which it was printed; what Redis does not take is dropped."""
+        if before is not None:
+            await before
+        for call in calls:
+            try:
+                await call()
+            except RunqyError as error:
+                log.debug("output of a task was dropped", task=task_id, reason=str(error))
+        if self._sending.get(task_id) is asyncio.current_task():
+            del self._sending[task_id]
 
 
 def _log_line(task_id: str | None, stream: str, text: str) -> None:

@@ -18,7 +18,9 @@ from runqy.lifeline import bound_command
 from runqy.worker.protocol import LineSplitter
 
 STDERR_LINE_LIMIT = 64 * 1024
-_STDIN, _STDOUT, _STDERR = 0, 1, 2
+_STDIN, _STDOUT = 0, 1
+_READ_BYTES = 64 * 1024
+_READS_AT_ONCE = 16
 
 MARK = "RUNQY_TASK_PROCESS"
 """Variable that marks every descendant of one task process, so that none is left whatever it did."""
@@ -43,6 +45,7 @@ class TaskProcess(asyncio.SubprocessProtocol):
         self._stdin: asyncio.WriteTransport | None = None
         self._known: dict[int, psutil.Process] = {}
         self._marker = marker
+        self._errors: int | None = None
         self.code: int | None = None
         self.pid = 0
         self.exited = asyncio.Event()
@@ -54,17 +57,26 @@ class TaskProcess(asyncio.SubprocessProtocol):
         """Start the program. Raises `DeploymentError` when the system refuses to."""
         loop = asyncio.get_running_loop()
         mark = f"{uuid.uuid4().hex}"
+        # A pipe of our own: the loop's would not let us read what was printed before an answer.
+        errors, stderr = os.pipe()
         try:
             transport, process = await loop.subprocess_exec(
                 lambda: cls(on_line, on_error, f"{MARK}={mark}".encode()),
                 *bound_command(argv, signal.SIGKILL),
                 cwd=cwd,
                 env={**env, MARK: mark},
+                stderr=stderr,
                 start_new_session=True,
             )
-        except OSError as error:
-            raise DeploymentError(f"{argv[0]} can't be started", why=str(error)) from error
+        except BaseException as error:
+            os.close(errors)
+            if isinstance(error, OSError):
+                raise DeploymentError(f"{argv[0]} can't be started", why=str(error)) from error
+            raise
+        finally:
+            os.close(stderr)
         process.pid = transport.get_pid()
+        process._follow_errors(errors)
         return process
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -73,24 +85,63 @@ class TaskProcess(asyncio.SubprocessProtocol):
         self._stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(_STDIN))
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        splitter, handle = (self._out, self._on_line) if fd == _STDOUT else (self._err, self._on_error)
-        for line, cut in splitter.feed(data):
-            handle(line, cut)
+        # What was printed before an answer belongs to its task, so it is read first.
+        self._read_errors()
+        for line, cut in self._out.feed(data):
+            self._on_line(line, cut)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == _STDOUT and (rest := self._out.flush()):
             self._on_line(rest, False)
-        elif fd == _STDERR and (rest := self._err.flush()):
+
+    def _follow_errors(self, errors: int) -> None:
+        os.set_blocking(errors, False)
+        self._errors = errors
+        if self.exited.is_set():
+            self._end_errors()
+        else:
+            asyncio.get_running_loop().add_reader(errors, self._read_errors)
+
+    def _read_errors(self) -> None:
+        """Take what stands in the stderr pipe, within bounds."""
+        for _ in range(_READS_AT_ONCE):
+            if self._errors is None:
+                return
+            try:
+                data = os.read(self._errors, _READ_BYTES)
+            except BlockingIOError:
+                return
+            if not data:
+                self._close_errors()
+                return
+            for line, cut in self._err.feed(data):
+                self._on_error(line, cut)
+
+    def _close_errors(self) -> None:
+        errors, self._errors = self._errors, None
+        if errors is not None:
+            asyncio.get_running_loop().remove_reader(errors)
+            os.close(errors)
+        if rest := self._err.flush():
             self._on_error(rest, False)
+
+    def _end_errors(self) -> None:
+        self._read_errors()
+        self._close_errors()
 
     def process_exited(self) -> None:
         assert self._transport is not None
         self.code = self._transport.get_returncode()
         # A grandchild may hold the pipes open for ever; the process's own end is what counts.
-        asyncio.get_running_loop().call_later(0.2, self.exited.set)
+        asyncio.get_running_loop().call_later(0.2, self._over)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.exited.set()
+        self._over()
+
+    def _over(self) -> None:
+        if not self.exited.is_set():
+            self._end_errors()
+            self.exited.set()
 
     @property
     def running(self) -> bool:

@@ -11,6 +11,9 @@ from runqy.tasks.message import PickedTask
 LINE_LIMIT = 64 * 1024 * 1024
 """A longer line is cut: its task fails with a clear reason, and the stream stays in step."""
 
+TEXT_LIMIT = 64 * 1024
+"""Of a longer text that is only printed, the newest part is kept."""
+
 NULL = msgspec.Raw(b"null")
 
 
@@ -116,7 +119,7 @@ def read_line(line: bytes) -> Said | None:
     try:
         parsed = _decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return Noise(line.decode("utf-8", "replace"))
+        return _noise(line)
     event = bytes(parsed.event)
     if event != b"null":
         return _read_event(event, parsed.task_id or "", line)
@@ -127,7 +130,15 @@ def read_line(line: bytes) -> Said | None:
         return _read_ready(line)
     if bytes(parsed.status) == b'"error"':
         return StartFailed(_text(parsed.error) or "it gave no reason")
-    return Noise(line.decode("utf-8", "replace"))
+    return _noise(line)
+
+
+def _noise(line: bytes) -> Noise:
+    return Noise(_newest(line[-4 * TEXT_LIMIT :].decode("utf-8", "replace")))
+
+
+def _newest(text: str) -> str:
+    return text if len(text) <= TEXT_LIMIT else "… " + text[-TEXT_LIMIT:]
 
 
 def _read_ready(line: bytes) -> Ready:
@@ -153,14 +164,14 @@ def _read_event(event: bytes, task_id: str, line: bytes) -> Said:
             shown = float(fraction) if isinstance(fraction, (int, float)) else None
             return Progress(task_id, shown, str(said.get("message") or ""))
         case "log":
-            return TaskLog(task_id, str(said.get("stream") or "stdout"), str(said.get("text") or ""))
+            return TaskLog(task_id, str(said.get("stream") or "stdout"), _newest(str(said.get("text") or "")))
         case "output":
             seq = said.get("seq")
             return OutputPiece(task_id, seq if isinstance(seq, int) else 0, _encode(said.get("data")))
         case "recalled":
             return Recalled(task_id)
         case _:
-            return Noise(line.decode("utf-8", "replace"))
+            return _noise(line)
 
 
 def _number(raw: msgspec.Raw) -> float | None:
