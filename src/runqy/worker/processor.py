@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from runqy.broker.broker import Broker
 from runqy.broker.transitions import AttemptEnd, Held
 from runqy.errors import RunqyError
 from runqy.tasks.limits import Limits
+from runqy.tasks.message import PickedTask
 from runqy.tasks.outcome import NotStarted, Outcome, Success, decide
 from runqy.timing import SYSTEM_CLOCK, Clock
 from runqy.worker.finisher import Finisher
@@ -32,6 +34,8 @@ MOST_AHEAD = 1000
 RECALL_SECONDS = 1.0
 """A task that was held ahead for this long without starting goes back to its queue."""
 BATCH = 200
+TWICE_SECONDS = 0.25
+"""A pause before the next pickup when this one brought a task that is still being given up."""
 OUTAGE_DELAYS = (0.2, 5.0)
 
 
@@ -99,6 +103,7 @@ class Processor:
         self._lost_answer: dict[str, str] = {}
         self._failures = 0
         self._idle = asyncio.Event()
+        self._stopping = asyncio.Event()
         self.lanes: dict[str, Lane] = {}
         self.taking = False
         self.ended_count = 0
@@ -132,14 +137,23 @@ class Processor:
         self._task = asyncio.create_task(self._fetch(), name="processor")
         self._recaller = asyncio.create_task(self._recall_late(), name="recaller")
 
-    async def drain(self, seconds: float) -> None:
-        """Take nothing more at once; wait up to ``seconds`` for what runs."""
+    async def stop_taking(self, seconds: float) -> None:
+        """Take nothing more at once. A pickup that is under way is waited for, up to ``seconds``: what it brings
+        belongs to this worker and is given back; abandoned, it would count as lost."""
         self.taking = False
-        tasks = [task for task in (self._task, self._recaller) if task is not None]
+        fetching, recaller = self._task, self._recaller
         self._task = self._recaller = None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if recaller is not None:
+            recaller.cancel()
+        if fetching is not None:
+            self.wake()
+            self._stopping.set()
+            await asyncio.wait({fetching}, timeout=seconds)
+            fetching.cancel()
+            await asyncio.gather(fetching, return_exceptions=True)
+
+    async def drain(self, seconds: float) -> None:
+        """Wait up to ``seconds`` for what runs; `stop_taking` comes first."""
         for lane in self.lanes.values():
             for run in list(lane.held.values()):
                 if run.started_at is None:
@@ -177,7 +191,7 @@ class Processor:
     # The fetcher.
 
     async def _fetch(self) -> None:
-        while True:
+        while self.taking:
             self._wake.clear()
             took = False
             for lane in random.sample(list(self.lanes.values()), len(self.lanes)):
@@ -189,6 +203,9 @@ class Processor:
                     await self._wake.wait()
             except TimeoutError:
                 pass
+        for lane in self.lanes.values():
+            if lane.parent in self._lost_answer:
+                await self._ask_again(lane)
 
     def _room(self, lane: Lane) -> tuple[int, int]:
         """How many tasks may be taken to start at once, and how many to be held ahead."""
@@ -223,17 +240,42 @@ class Processor:
         if self._failures:
             log.info("taking tasks again")
             self._failures = 0
-        now = self._clock.monotonic()
-        for task in pickup.tasks:
-            run = Run(task, now, sent=not task.ahead)
-            lane.held[task.id] = run
-            lane.within += run.sent
-            if lane.runtime.ready:
-                lane.runtime.submit(run)
-            else:
-                # It stopped being ready while the pickup was under way.
-                self.ended(run, NotStarted("its runtime is not ready"), now)
+        again = [task for task in pickup.tasks if not self._hand_over(lane, task)]
+        if again:
+            await asyncio.sleep(TWICE_SECONDS)
         return pickup.more or len(pickup.tasks) == wanted
+
+    def _hand_over(self, lane: Lane, task: PickedTask) -> bool:
+        """Give a task to the runtime; False when an attempt of it that this worker lost is still there."""
+        now = self._clock.monotonic()
+        run = Run(task, now, sent=not task.ahead)
+        former = lane.held.get(task.id)
+        if former is not None:
+            # Lost while this worker was frozen, and taken again. Two runs of one id can't be told apart.
+            self.lost(Held(task.queue, task.id, former.task.token))
+            self.ended(run, NotStarted("its former attempt is being stopped"), now)
+            return False
+        lane.held[task.id] = run
+        lane.within += run.sent
+        if self.taking and lane.runtime.ready:
+            lane.runtime.submit(run)
+        else:
+            # It stopped being ready while the pickup was under way.
+            self.ended(run, NotStarted("its runtime is not ready"), now)
+        return True
+
+    async def _ask_again(self, lane: Lane) -> None:
+        """At the stop: what a pickup took whose answer got lost is asked for once more, to give it back."""
+        token = self._lost_answer.pop(lane.parent)
+        try:
+            pickup = await self._broker.pick_up(
+                lane.order(), 0, token=token, starting=0, fallback=self._fallback, answer_lost=True
+            )
+        except RunqyError as error:
+            log.warning("tasks may have been taken whose answer was lost; they are recovered", reason=str(error))
+            return
+        for task in pickup.tasks:
+            self._hand_over(lane, task)
 
     async def _wait_out(self, error: RunqyError) -> None:
         first, longest = OUTAGE_DELAYS
@@ -241,7 +283,9 @@ class Processor:
             log.warning("taking no tasks while Redis is away", reason=str(error))
         wait = min(first * 2**self._failures, longest) * random.uniform(0.8, 1.2)
         self._failures = min(self._failures + 1, 10)
-        await asyncio.sleep(wait)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait):
+                await self._stopping.wait()
 
     async def _recall_late(self) -> None:
         """Ask back what was held ahead for too long, so that short tasks flow and long ones are not hoarded."""

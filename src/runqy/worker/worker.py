@@ -18,6 +18,7 @@ from runqy.broker.inspector import Inspector
 from runqy.broker.workers import WorkerRegistry
 from runqy.errors import DeploymentError, RunqyError
 from runqy.maintenance import Maintenance
+from runqy.service import end_tasks
 from runqy.settings.worker import WorkerSettings
 from runqy.telemetry import add_secret
 from runqy.worker.breaker import RestartRules
@@ -32,6 +33,8 @@ from runqy.worker.registration import Registration, RegistrationClient
 
 log = structlog.get_logger(__name__)
 
+LAST_PICKUP_SECONDS = 1.0
+"""How long, at the beginning of a stop, the answer to the last pickup is waited for."""
 GIVE_BACK_SECONDS = 1.5
 """How long, after the shutdown timeout, the stop waits for the last ends to be written."""
 
@@ -92,13 +95,10 @@ class Worker:
             stopping = asyncio.ensure_future(self._stopping.wait())
             await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
-            if not work.done():
-                work.cancel()
             try:
-                await work
-            except asyncio.CancelledError:
-                if not self._stopping.is_set():
-                    raise
+                if work.done():
+                    await work
+                await end_tasks(work)
             finally:
                 await self._end()
         return 0
@@ -296,12 +296,14 @@ class Worker:
         if self._connection is None:
             return
         self._heartbeat.say("draining")
-        draining = asyncio.ensure_future(self._processor.drain(self._settings.shutdown_timeout))
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._settings.shutdown_timeout
+        await self._processor.stop_taking(min(LAST_PICKUP_SECONDS, self._settings.shutdown_timeout))
+        draining = asyncio.ensure_future(self._processor.drain(max(end - loop.time(), 0)))
         at_once = asyncio.ensure_future(self._at_once.wait())
         await asyncio.wait({draining, at_once}, return_when=asyncio.FIRST_COMPLETED)
         at_once.cancel()
-        draining.cancel()
-        await asyncio.gather(draining, return_exceptions=True)
+        await end_tasks(draining)
         await self._maintenance.stop()
         await asyncio.gather(*(lane.runtime.stop() for lane in self._processor.lanes.values()), return_exceptions=True)
         try:
