@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import structlog
 
@@ -14,6 +15,21 @@ from runqy.errors import RunqyError, UnavailableError
 log = structlog.get_logger(__name__)
 
 MAX_BACKOFF_SECONDS = 30.0
+
+
+async def end_tasks(*tasks: asyncio.Future[Any] | None) -> None:
+    """Cancel tasks and wait until they have ended.
+
+    A cancellation that arrives while a client library cleans up can get lost there; so it is repeated.
+    """
+    left = {task for task in tasks if task is not None and not task.done()}
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=0.5)
+    for ended in tasks:
+        if ended is not None and not ended.cancelled() and (error := ended.exception()) is not None:
+            log.debug("a task had failed before it was ended", reason=repr(error))
 
 
 class Service:
@@ -41,10 +57,7 @@ class Service:
     async def stop(self) -> None:
         """End, also in the middle of a run; returns when it has ended. May be called twice."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await end_tasks(task)
 
     def nudge(self) -> None:
         """Run now instead of at the end of the interval."""

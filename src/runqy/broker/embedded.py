@@ -20,6 +20,7 @@ import structlog
 from runqy.broker.connection import RedisTarget
 from runqy.errors import ConflictError, RunqyError, UnavailableError
 from runqy.lifeline import bound_command
+from runqy.service import end_tasks
 
 log = structlog.get_logger(__name__)
 
@@ -117,10 +118,7 @@ class EmbeddedRedis:
     async def stop(self) -> None:
         """Stop it cleanly and let go of the folder; may be called at any time, also twice."""
         supervisor, self._supervisor = self._supervisor, None
-        if supervisor is not None:
-            supervisor.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await supervisor
+        await end_tasks(supervisor)
         await self._end_process()
         if self._lock is not None:
             os.close(self._lock)

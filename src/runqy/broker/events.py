@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,6 +13,7 @@ from redis.exceptions import RedisError
 from runqy.broker import keys
 from runqy.broker.connection import Connection, open_subscriber, translate
 from runqy.errors import RunqyError
+from runqy.service import end_tasks
 from runqy.tasks.state import TERMINAL
 
 IDLE_SECONDS = 5.0
@@ -62,11 +62,8 @@ class Events:
 
     async def stop(self) -> None:
         """End the subscription; whoever waits for an end is released."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        task, self._task = self._task, None
+        await end_tasks(task)
         self._release_all()
 
     def subscribe_wake(self, queues: Iterable[str], callback: Callable[[str], None]) -> None:

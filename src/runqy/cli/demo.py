@@ -114,6 +114,8 @@ class _Demo:
         self._report = Report()
 
     async def run(self) -> int:
+        from runqy.service import end_tasks
+
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop.set)
@@ -124,8 +126,7 @@ class _Demo:
             work = asyncio.create_task(self._work(stack, folder), name="demo")
             await self._until_done(work, stack)
             if self._stop.is_set() and not work.done():
-                work.cancel()
-                await asyncio.gather(work, return_exceptions=True)
+                await end_tasks(work)
                 self._output.note("interrupted")
                 return 130
             await work

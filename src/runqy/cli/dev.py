@@ -7,6 +7,7 @@ import contextlib
 import json
 import re
 import shlex
+import shutil
 import signal
 import sys
 from dataclasses import dataclass, replace
@@ -150,6 +151,7 @@ class _Dev:
 
     async def run(self) -> int:
         from runqy.cli.local import LocalStack
+        from runqy.service import end_tasks
         from runqy.settings.server import load_server_settings
 
         loop = asyncio.get_running_loop()
@@ -161,7 +163,7 @@ class _Dev:
         settings = replace(load_server_settings(flags), config_dir=None, config_repository=None, watch=False)
         for warning in settings.warnings:
             self._output.warn(warning)
-        self._stack = LocalStack(settings, stay_up=True)
+        self._stack = LocalStack(settings, stay_up=True, on_trouble=self._show_trouble)
         work = asyncio.create_task(self._work(self._stack), name="dev")
         stopped = asyncio.create_task(self._stop.wait())
         try:
@@ -169,9 +171,7 @@ class _Dev:
             if work.done():
                 await work
         finally:
-            work.cancel()
-            stopped.cancel()
-            await asyncio.gather(work, return_exceptions=True)
+            await end_tasks(work, stopped)
             await self._stack.stop()
         self._output.note("stopped; the tasks are kept for the next start")
         return 0
@@ -179,23 +179,31 @@ class _Dev:
     async def _work(self, stack: LocalStack) -> None:
         state = await stack.start_server(self._project.queues)
         state.events.subscribe_changes(_log_change)
+        from runqy.service import end_tasks
+
+        watched = asyncio.Event()
+        watching = asyncio.create_task(self._watch(stack, watched), name="watch")
+        # Before any code is read, so that no change to it is missed.
+        await watched.wait()
         for queue in self._project.queues:
             stack.start_worker((queue.name,), concurrency=self._concurrency)
         for local in stack.workers:
-            if not await stack.wait_ready(local):
-                self._output.note(f"queue {local.queues[0]} can't run yet; it is tried again when its code changes")
+            await stack.wait_ready(local)
         for line in self._three_lines(stack):
             self._output.line(line)
-        watching = asyncio.create_task(self._watch(stack), name="watch")
         try:
             await stack.failed()
         finally:
-            watching.cancel()
+            await end_tasks(watching)
+
+    def _show_trouble(self, queues: tuple[str, ...], detail: str) -> None:
+        self._output.note(detail)
+        self._output.note(f"queue {queues[0]} can't run yet; it is tried again when its code changes")
 
     def _three_lines(self, stack: LocalStack) -> list[str]:
         first = self._project.queues[0]
         name = first.full_names()[0]
-        program = "runqy" if _on_path() else shlex.quote(sys.argv[0])
+        program = _program()
         payload = shlex.quote(json.dumps(_sample(first)))
         return [
             f"API      {stack.url}",
@@ -203,14 +211,25 @@ class _Dev:
             f"Enqueue  {program} task enqueue -q {name} -p {payload} --wait",
         ]
 
-    async def _watch(self, stack: LocalStack) -> None:
+    async def _watch(self, stack: LocalStack, watched: asyncio.Event) -> None:
         """Restart task processes when their code changes; take over changed YAML, or keep the old and say so."""
         from watchfiles import awatch
 
         places = [*self._project.folders, *{file.parent for file in self._project.files}]
         if not places:
-            await asyncio.Event().wait()
-        async for changes in awatch(*places, debounce=RELOAD_DEBOUNCE_MS, step=50, watch_filter=_is_source):
+            watched.set()
+            return
+        async for changes in awatch(
+            *places,
+            debounce=RELOAD_DEBOUNCE_MS,
+            step=50,
+            rust_timeout=100,
+            yield_on_timeout=True,
+            watch_filter=_is_source,
+        ):
+            watched.set()
+            if not changes:
+                continue
             changed = {Path(path) for _, path in changes}
             if changed & set(self._project.files) or any(_new_queue_file(p, self._project) for p in changed):
                 await self._reload_queues(stack)
@@ -265,8 +284,12 @@ def _sample(queue: QueueConfig) -> dict[str, object]:
     return sample
 
 
-def _on_path() -> bool:
-    import shutil
-
+def _program() -> str:
+    """How to call runqy from another shell as it was called here."""
+    called = Path(sys.argv[0])
+    if called.name == "__main__.py":
+        return f"{shlex.quote(sys.executable)} -m runqy"
     found = shutil.which("runqy")
-    return found is not None and Path(found).resolve() == Path(sys.argv[0]).resolve()
+    if found is not None and Path(found).resolve() == called.resolve():
+        return "runqy"
+    return shlex.quote(str(called.absolute()))

@@ -42,8 +42,17 @@ class LocalStack:
     in order: workers, server, storage.
     """
 
-    def __init__(self, settings: ServerSettings, *, stay_up: bool, shutdown_timeout: float = 10.0) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        stay_up: bool,
+        shutdown_timeout: float = 10.0,
+        on_trouble: Callable[[tuple[str, ...], str], None] = lambda queues, detail: None,
+    ) -> None:
+        """``on_trouble`` is told which queues can't be run, and why."""
         self._settings = settings
+        self._on_trouble = on_trouble
         self._stay_up = stay_up
         self._shutdown_timeout = shutdown_timeout
         self._stopping = asyncio.Event()
@@ -105,6 +114,8 @@ class LocalStack:
 
         def on_status(status: str, detail: str) -> None:
             local.status, local.detail = status, detail
+            if status == "failed":
+                self._on_trouble(local.queues, detail)
             local.changed.set()
 
         local = LocalWorker(Worker(settings, stay_up=self._stay_up, told=told, on_status=on_status), queues)

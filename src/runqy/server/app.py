@@ -35,6 +35,7 @@ from runqy.server.enqueue_routes import FastRoutes
 from runqy.server.errors import error_answer
 from runqy.server.responding import json_answer
 from runqy.server.state import ServerState
+from runqy.service import end_tasks
 from runqy.settings.server import ServerSettings
 from runqy.store.database import Database
 from runqy.store.queues import QueueStore
@@ -262,8 +263,7 @@ async def _serve(
     await asyncio.wait({entering, ended}, return_when=asyncio.FIRST_COMPLETED)
     ended.cancel()
     if not entering.done():
-        entering.cancel()
-        await asyncio.gather(entering, return_exceptions=True)
+        await end_tasks(entering)
         return
     state = entering.result()
     try:
