@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from task_process import Child, Start
 
 BATCH = """
@@ -355,3 +356,19 @@ run()
     child.ready()
     assert child.ask(1)["result"] == 1
     assert child.ask(2)["result"] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "decorated",
+    [
+        "@task(batch=8, max_wait=30, threads=4)\ndef handle(many): return [len(many)] * len(many)",
+        "@task(batch=8, max_wait=30, concurrency=4)\nasync def handle(many): return [len(many)] * len(many)",
+    ],
+    ids=["threads", "async"],
+)
+def test_idle_workers_do_not_tear_a_batch_apart(start: Start, decorated: str) -> None:
+    child = start(f"from runqy_python import run, task\n{decorated}\nrun()")
+    assert child.ready()["capacity"] == 32
+    for n in range(24):
+        child.send({"task_id": str(n), "payload": n})
+    assert [line["result"] for line in child.lines(48) if "retry" in line] == [8] * 24

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 from pathlib import Path
 
+import pytest
 from task_process import Start
 
 ECHO = """
@@ -442,3 +444,34 @@ run()
     (tmp_path / "go").touch()
     child.ready()
     assert child.wait() == 0
+
+
+@pytest.mark.parametrize(
+    "decorated",
+    [
+        "@task\ndef handle(payload): return payload",
+        "@task(batch=8, max_wait=0)\ndef handle(payloads): return payloads",
+        "@task(threads=4)\ndef handle(payload): return payload",
+        "@task(concurrency=4)\nasync def handle(payload): return payload",
+    ],
+    ids=["plain", "batch", "threads", "async"],
+)
+def test_each_task_ends_once_although_all_are_recalled_while_they_run(start: Start, decorated: str) -> None:
+    count = 1000
+    child = start(f"from runqy_python import run, task\n{decorated}\nrun()")
+    child.ready()
+    for first in range(0, count, 50):
+        names = [str(n) for n in range(first, first + 50)]
+        child.send(*({"task_id": name, "payload": name} for name in names))
+        child.send(*({"event": "recall", "task_id": name} for name in reversed(names)))
+    assert child.end() == 0
+    ended: dict[str, list[str]] = {}
+    started: set[str] = set()
+    for raw in child.rest():
+        line = json.loads(raw)
+        if line.get("event") == "start":
+            started.add(line["task_id"])
+        else:
+            ended.setdefault(line["task_id"], []).append(line.get("event", "reply"))
+    assert len(ended) == count
+    assert all(ends == (["reply"] if name in started else ["recalled"]) for name, ends in ended.items())

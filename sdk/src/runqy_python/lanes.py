@@ -43,21 +43,46 @@ class SerialLane:
 
     The reply of one call and the start line of the next leave in a single write, and always before that next
     call: if a handler takes the process down, the worker knows what had ended and what had begun.
+
+    Lanes that share an inbox and take batches share a `turn`: one at a time fills its batch, or each of them
+    would get a few of its requests.
     """
 
-    def __init__(self, desk: Desk, inbox: queue.SimpleQueue[Request | None]) -> None:
+    def __init__(
+        self, desk: Desk, inbox: queue.SimpleQueue[Request | None], turn: threading.Lock | None = None
+    ) -> None:
         self._desk = desk
         self._inbox = inbox
+        self._turn = turn
         self._held: deque[Request] = deque()
         self._pending = ""
 
     def work(self) -> None:
         """Run requests until None arrives or a stop is asked for."""
+        while True:
+            if self._turn is None:
+                group = self._take()
+            else:
+                self._flush()
+                with self._turn:
+                    group = self._take()
+            if group is None:
+                break
+            caller = group[0].caller
+            assert caller is not None
+            if caller.batch is None:
+                self._run(group[0], caller)
+            else:
+                self._run_batch(group, caller)
+        self._flush()
+
+    def _take(self) -> list[Request] | None:
+        """The requests of the next call; None at the end."""
         desk = self._desk
         while True:
             request = self._next()
             if request is None or desk.stopping:
-                break
+                return None
             claimed = desk.claim(request)
             if claimed is None:
                 continue
@@ -66,13 +91,7 @@ class SerialLane:
                 continue
             caller = claimed.caller
             assert caller is not None
-            if caller.batch is None:
-                self._run(claimed, caller)
-            else:
-                self._run_batch(self._gather(claimed, caller), caller)
-            # Nothing may keep a payload alive while the lane waits for the next one.
-            del request, claimed, caller
-        self._flush()
+            return [claimed] if caller.batch is None else self._gather(claimed, caller)
 
     def _next(self) -> Request | None:
         if self._held:
@@ -92,8 +111,8 @@ class SerialLane:
         desk.end(context)
         self._pending = reply_line(request.key, outcome, desk.with_delay)
 
-    def _gather(self, first: Request, caller: Caller) -> list[Request]:
-        """More requests for the same handler, until the batch is full or its wait is over; none at a stop."""
+    def _gather(self, first: Request, caller: Caller) -> list[Request] | None:
+        """More requests for the same handler, until the batch is full or its wait is over; None at a stop."""
         assert caller.batch is not None
         group = [first]
         others: deque[Request] = deque()
@@ -110,7 +129,7 @@ class SerialLane:
                 group.append(claimed)
         others.extend(self._held)
         self._held = others
-        return group if not self._desk.stopping else []
+        return None if self._desk.stopping else group
 
     def _next_until(self, deadline: float) -> Request | None:
         try:
@@ -130,8 +149,6 @@ class SerialLane:
         return request
 
     def _run_batch(self, group: list[Request], caller: Caller) -> None:
-        if not group:
-            return
         desk = self._desk
         contexts = [desk.begin(request) for request in group]
         self._flush("".join(desk.events.start_line(request.key) for request in group))
@@ -156,9 +173,10 @@ class SerialLane:
 class ThreadLane:
     """Several serial lanes over one queue, each in a thread: as many calls at once as it has threads."""
 
-    def __init__(self, desk: Desk, name: str, threads: int) -> None:
+    def __init__(self, desk: Desk, name: str, threads: int, batches: bool) -> None:
         self.inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._desk = desk
+        self._turn = threading.Lock() if batches else None
         self._threads = [
             threading.Thread(target=self._work, name=f"runqy-{name}-{number}", daemon=True)
             for number in range(threads)
@@ -182,7 +200,7 @@ class ThreadLane:
 
     def _work(self) -> None:
         try:
-            SerialLane(self._desk, self.inbox).work()
+            SerialLane(self._desk, self.inbox, self._turn).work()
         except SystemExit as error:
             # In a thread it would end the thread alone, and the task would hang until its time limit.
             end_process(error.code)

@@ -132,7 +132,7 @@ class _Process:
                 in_loop.append(caller)
                 self._lanes[name] = self._async_lane
             elif handler.threads is not None:
-                lane = ThreadLane(self._desk, name, handler.threads)
+                lane = ThreadLane(self._desk, name, handler.threads, batches=handler.batch is not None)
                 lane.start()
                 self._lanes[name] = lane
         if self._async_lane is not None:
