@@ -78,6 +78,7 @@ class OneShot:
         self._shots: dict[str, _Shot] = {}
         self._waiting: list[_Shot] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._dropping: set[asyncio.Task[None]] = set()
         self._trouble: tuple[str, ...] = ()
         self._open = False
         self._held_until: asyncio.TimerHandle | None = None
@@ -120,6 +121,7 @@ class OneShot:
         if self._held_until is not None:
             self._held_until.cancel()
         await end_tasks(*self._tasks)
+        await asyncio.gather(*self._dropping, return_exceptions=True)
 
     async def restart(self, *, planned: bool = True) -> None:
         """New code, limits or secrets: waiting processes go; running ones finish with what they have."""
@@ -148,6 +150,7 @@ class OneShot:
             if waiting.process is None or waiting.process.running:
                 shot = waiting
                 break
+            self._drop_later(waiting)
         shot.run = run
         self._shots[run.task.id] = shot
         task = asyncio.create_task(self._live(shot, run), name=f"one-shot-{run.task.id}")
@@ -345,9 +348,12 @@ class OneShot:
     def _drop_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for shot in waiting:
-            task = asyncio.create_task(self._drop(shot), name="one-shot-drop")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._drop_later(shot)
+
+    def _drop_later(self, shot: _Shot) -> None:
+        task = asyncio.create_task(self._drop(shot), name="one-shot-drop")
+        self._dropping.add(task)
+        task.add_done_callback(self._dropping.discard)
 
     async def _drop(self, shot: _Shot) -> None:
         if shot.starter is not None:
