@@ -73,12 +73,12 @@ class Heartbeat:
         await self._beats.start()
         await self._leases.start()
 
-    async def stop(self) -> None:
-        """Stop beating and take the record away, as far as Redis can be reached."""
+    async def stop(self, seconds: float = 2.0) -> None:
+        """Stop beating and take the record away, as far as Redis can be reached within ``seconds``."""
         await self._beats.stop()
         await self._leases.stop()
         try:
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(seconds):
                 await self._registry.remove(self.worker_id)
         except (RunqyError, TimeoutError) as error:
             log.warning("the worker's record stays until it expires", reason=str(error))

@@ -35,8 +35,10 @@ log = structlog.get_logger(__name__)
 
 LAST_PICKUP_SECONDS = 1.0
 """How long, at the beginning of a stop, the answer to the last pickup is waited for."""
-GIVE_BACK_SECONDS = 1.5
-"""How long, after the shutdown timeout, the stop waits for the last ends to be written."""
+LAST_SECONDS = 1.6
+"""How long, after the shutdown timeout, everything else may take: ending processes, writing the last ends, leaving."""
+LEAVE_SECONDS = 0.4
+"""The part of it that is for taking the record away."""
 
 
 def group_queues(names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
@@ -304,10 +306,11 @@ class Worker:
         await asyncio.wait({draining, at_once}, return_when=asyncio.FIRST_COMPLETED)
         at_once.cancel()
         await end_tasks(draining)
+        last = loop.time() + LAST_SECONDS
         await self._maintenance.stop()
         await asyncio.gather(*(lane.runtime.stop() for lane in self._processor.lanes.values()), return_exceptions=True)
         try:
-            async with asyncio.timeout(GIVE_BACK_SECONDS):
+            async with asyncio.timeout_at(max(last - LEAVE_SECONDS, loop.time() + LEAVE_SECONDS)):
                 await self._finisher.drain()
         except TimeoutError:
             log.error(
@@ -316,7 +319,7 @@ class Worker:
         await self._finisher.stop()
         await self._outputs.stop()
         await self._events.stop()
-        await self._heartbeat.stop()
+        await self._heartbeat.stop(max(last - loop.time(), LEAVE_SECONDS))
         await self._connection.close()
         log.info("stopped", worker=self.worker_id)
 
