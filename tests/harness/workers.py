@@ -146,6 +146,11 @@ class Bench:
         """What further starts of the task code do."""
         Path(f"{self.marks}.start").write_text(how)
 
+    async def redis_is_back(self) -> None:
+        """After a restart of Redis: without the connections of before."""
+        await self.connection.client.connection_pool.disconnect()
+        await self.connection.command("PING")
+
     def gate(self, name: str = "gate") -> Path:
         """A path that a task waits for; `touch` it to let the task go on."""
         return self.folder / name
