@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import click
 import httpx2
 
 from runqy.cli.app import Session
@@ -123,6 +124,7 @@ class Client:
         self.endpoint = find_server(session)
         headers = {"Authorization": f"Bearer {self.endpoint.key}"} if self.endpoint.key else {}
         self._http = httpx2.Client(base_url=self.endpoint.url, headers=headers, timeout=SECONDS)
+        click.get_current_context().call_on_close(self._http.close)
 
     def get(self, *path: str, **query: Any) -> Any:
         """GET; the parts of the path are quoted."""
