@@ -186,14 +186,11 @@ class Checkout:
         where = _shown(repository.url)
         if "find remote ref" in said or "remote branch" in said:
             what, hint = f"{where} has no branch {repository.ref!r}", "check deployment.branch of the queue"
-        elif (
-            "authentication failed" in said or "could not read" in said or "403" in said or "permission denied" in said
-        ):
-            what = (
-                f"{where} refuses the credentials"
-                if repository.token or repository.ssh_key
-                else f"{where} asks for credentials"
-            )
+        elif "does not appear to be a git repository" in said or "' not found" in said:
+            what, hint = f"There is no repository at {where}", "check deployment.git_url of the queue"
+        elif any(words in said for words in _REFUSALS):
+            given = repository.token or repository.ssh_key
+            what = f"{where} {'refuses the credentials' if given else 'asks for credentials'}"
             hint = "give the queue a git_token (vault://…), or the worker RUNQY_GIT_TOKEN or RUNQY_GIT_SSH_KEY"
         elif "no space left" in said:
             what, hint = f"{where} does not fit on the disk", "make room, or move deployment.dir"
