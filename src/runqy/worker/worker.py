@@ -17,7 +17,7 @@ from runqy.broker.events import Events
 from runqy.broker.inspector import Inspector
 from runqy.broker.workers import WorkerRegistry
 from runqy.errors import DeploymentError, RunqyError
-from runqy.maintenance import Maintenance
+from runqy.maintenance import RECOVER_SECONDS, Maintenance
 from runqy.service import end_tasks
 from runqy.settings.worker import WorkerSettings
 from runqy.telemetry import add_secret
@@ -162,7 +162,13 @@ class Worker:
         self._events.subscribe_cancel(self._processor.cancel)
         self._events.subscribe_control(self._on_order)
         inspector = Inspector(connection)
-        self._maintenance = Maintenance(broker, inspector.queues, fallback=settings.fallback)
+        self._maintenance = Maintenance(
+            broker,
+            inspector.queues,
+            fallback=settings.fallback,
+            # Looking less often than a lease lasts would seem an outage each time, and nothing were ever recovered.
+            recover_seconds=min(RECOVER_SECONDS, settings.lease_seconds / 4),
+        )
         self._connection = connection
         await self._events.start()
         await self._outputs.start()
