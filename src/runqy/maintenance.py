@@ -17,6 +17,8 @@ from runqy.timing import SYSTEM_CLOCK, Clock
 FORWARD_SECONDS = 1.0
 RECOVER_SECONDS = 5.0
 PURGE_SECONDS = 5.0
+RECOVER_BATCH = 50
+"""Lost leases per script call: each costs as much as the end of an attempt, 50 us of Redis."""
 BATCHES_PER_ROUND = 20
 """How many bounded batches one queue gets before the next queue has its turn."""
 
@@ -66,16 +68,16 @@ class Maintenance:
         try:
             if await self._hold_off.holds():
                 return False
-            return await self._each_queue(self._recover_batch, 100)
+            return await self._each_queue(self._recover_batch, RECOVER_BATCH)
         except UnavailableError:
             self._hold_off.outage()
             raise
 
     async def _recover_batch(self, queue: str) -> int:
         found, length = await self._broker.recover(
-            queue, 100, first=self._looked_from.get(queue, 0), fallback=self._fallback
+            queue, RECOVER_BATCH, first=self._looked_from.get(queue, 0), fallback=self._fallback
         )
-        following = self._looked_from.get(queue, 0) + 100
+        following = self._looked_from.get(queue, 0) + RECOVER_BATCH
         self._looked_from[queue] = following if following < length else 0
         return found
 

@@ -24,7 +24,8 @@ LEASE_SECONDS = 30.0
 BATCH = 200
 """Tasks per script call at most: about 5 ms of Redis."""
 LOOKED_AT = 300
-"""Ids that one pickup looks at beyond those it takes, so that a heap of expired tasks can't hold Redis."""
+"""Ids that one pickup looks at beyond those it takes, so that a heap of expired tasks can't hold Redis. One that
+is expired counts for eight."""
 
 TASK_LOG_BYTES = 64 * 1024
 """How much of a task's output is kept (up to twice as much for a moment)."""
@@ -237,7 +238,7 @@ class Broker:
         return int(due)
 
     async def recover(
-        self, queue: str, limit: int = 100, *, first: int = 0, fallback: Limits | None = None
+        self, queue: str, limit: int = 50, *, first: int = 0, fallback: Limits | None = None
     ) -> tuple[int, int]:
         """Decide again about tasks whose lease ran out; returns how many were found, and how many are active.
 

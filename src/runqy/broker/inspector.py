@@ -178,7 +178,7 @@ class Inspector:
                 ("LINDEX", keys.pending(queue), -1),
             ]
         replies = await self._run(commands)
-        now = _time(replies[0])
+        now = self._time(replies[0])
         rows = [replies[1 + 11 * i : 12 + 11 * i] for i in range(len(queues))]
         latencies = await self._latencies([(q, row[10]) for q, row in zip(queues, rows, strict=True)], now)
         return [_counts(queue, row, latency) for queue, row, latency in zip(queues, rows, latencies, strict=True)]
@@ -201,7 +201,7 @@ class Inspector:
         commands: list[Command] = [("TIME",)]
         commands += [("HGETALL", keys.task(queue, id_)) for id_ in ids]
         now_reply, *hashes = await self._run(commands)
-        now = _time(now_reply)
+        now = self._time(now_reply)
         states = [_read_state(h) for h in hashes]
         scores = await self._scores(queue, ids, states)
         return [
@@ -224,6 +224,10 @@ class Inspector:
             reply = next(replies)
             scores.append(None if reply is None else float(reply))
         return scores
+
+    def _time(self, reply: Sequence[Any]) -> float:
+        """Redis's clock as the scripts see it."""
+        return int(reply[0]) + (int(reply[1]) + self._connection.offset.microseconds) / 1e6
 
     async def _run(self, commands: Sequence[Command]) -> list[Any]:
         replies = await self._connection.run(commands)
@@ -251,10 +255,6 @@ def _counts(queue: str, row: Sequence[Any], latency: float) -> QueueCounts:
         processed,
         failed,
     )
-
-
-def _time(reply: Sequence[Any]) -> float:
-    return int(reply[0]) + int(reply[1]) / 1e6
 
 
 def _read_state(fields: Any) -> State | None:

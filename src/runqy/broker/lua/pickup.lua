@@ -2,14 +2,16 @@
 -- Takes tasks for a worker from one or several queues, the first queue first. On a Cluster: from one queue.
 --
 -- KEYS   per queue 9: pending, active, lease, paused, archived, processed, failed, history, holes
--- ARGV   1 clock offset  2 how many  3 how many ids to look at, at most  4 token of this call  5 lease (s)
---        6 how many of them start at once; the others are marked as held ahead
+-- ARGV   1 clock offset  2 how many  3 how many ids to look at, at most (an expired one counts for 8)
+--        4 token of this call  5 lease (s)  6 how many of them start at once; the others are marked as held
+--        ahead
 --        7 "1" if the answer to an earlier call with this token was lost
 --        8 fallback pending_timeout (s)  9 fallback ttl_archived (s)
 --        per queue 5: name, prefix of task hashes, prefix of logs, prefix of idempotency records, events channel
 -- Reply  { tasks that were expired (flat: queue index, id), number of ids without a task, more?, now (us),
---          tasks }; a task is a list: msg, pending_since, pending_timeout, active_timeout, ttl_completed, ttl_archived, retried, id, queue index, held ahead?;
---          then retry_policy, handler, and type, payload, max_retry of a task without a message
+--          tasks }; a task is a list: msg, pending_since, pending_timeout, active_timeout, ttl_completed,
+--          ttl_archived, retried, id, queue index, held ahead?; then retry_policy, handler, and type, payload,
+--          max_retry of a task without a message
 -- Crash  before: nothing; after: all. A task taken by a call whose answer was lost is found by the token, or
 --        goes back when its lease runs out. An id without a task goes to the janitor, who deletes its reverse key.
 local call = redis.call
@@ -21,6 +23,7 @@ local lease = string.format('%.3f', now / 1000000 + tonumber(ARGV[5]))
 local starting = tonumber(ARGV[6])
 local fallback_timeout = tonumber(ARGV[8])
 local tasks, expired, dropped, looked = {}, {}, 0, 0
+local EXPIRY_COST = 8
 
 local function read(key)
   return call('HMGET', key, 'msg', 'pending_since', 'pending_timeout', 'active_timeout', 'ttl_completed',
@@ -88,7 +91,8 @@ for q = 1, #KEYS / 9 do
   if call('EXISTS', KEYS[base + 4]) == 0 then
     local taken, leases, waits, ended = {}, {}, {}, {}
     while #tasks < want and looked < bound do
-      local ids = call('RPOP', pending, math.min(want - #tasks, bound - looked))
+      -- No more at once than could all be expired within the bound.
+      local ids = call('RPOP', pending, math.min(want - #tasks, math.ceil((bound - looked) / EXPIRY_COST)))
       if not ids then break end
       for _, id in ipairs(ids) do
         looked = looked + 1
@@ -115,6 +119,7 @@ for q = 1, #KEYS / 9 do
             if limit > 0 and waited > limit * 1000000 then
               expire(q, id, key, h, waited)
               count(waits, waited)
+              looked = looked + EXPIRY_COST - 1
               ended[#ended + 1] = id
             else
               local n = #tasks + 1
