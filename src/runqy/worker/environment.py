@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from runqy.errors import DeploymentError
 from runqy.worker.program import Output, run_program
 
@@ -213,11 +215,23 @@ class EnvironmentBuilder:
     def _forget_old(self) -> None:
         ready = sorted(self._folder.glob(f"*/{READY}"), key=lambda path: path.stat().st_mtime, reverse=True)
         for old in ready[KEPT_ENVIRONMENTS:]:
+            if _is_in_use(old.parent):
+                continue
             # Set aside first: a folder that is being deleted must not look ready.
             with contextlib.suppress(OSError):
                 aside = tempfile.mkdtemp(prefix=".gone-", dir=self._folder)
                 old.parent.rename(Path(aside) / "environment")
                 shutil.rmtree(aside, ignore_errors=True)
+
+
+def _is_in_use(place: Path) -> bool:
+    """Whether a process runs in the environment: task code of an earlier deployment, or of another worker."""
+    mark = f"VIRTUAL_ENV={place}".encode()
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError):
+            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                return True
+    return False
 
 
 _CREDENTIALS = re.compile(r"(://)[^/@\s]+@")

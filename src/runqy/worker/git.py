@@ -186,6 +186,8 @@ class Checkout:
         where = _shown(repository.url)
         if "find remote ref" in said or "remote branch" in said:
             what, hint = f"{where} has no branch {repository.ref!r}", "check deployment.branch of the queue"
+        elif "not our ref" in said or "unadvertised object" in said:
+            what, hint = f"{where} has no commit {repository.ref}", "check deployment.branch of the queue"
         elif "does not appear to be a git repository" in said or "' not found" in said:
             what, hint = f"There is no repository at {where}", "check deployment.git_url of the queue"
         elif any(words in said for words in _REFUSALS):
