@@ -10,16 +10,17 @@ import signal
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from runqy.cli.app import Session
 from runqy.cli.options import pass_session
-from runqy.errors import RunqyError
+from runqy.errors import RunqyError, UnavailableError
 
 if TYPE_CHECKING:
     from runqy.broker.inspector import TaskView
@@ -32,6 +33,9 @@ LEVERS_ACTIVE_TIMEOUT = 1
 STALE_PENDING_TIMEOUT = 1
 BATCH_SECONDS = 300.0
 LEVER_SECONDS = 60.0
+STORAGE_SECONDS = 30.0
+
+_T = TypeVar("_T")
 
 
 @click.command()
@@ -119,7 +123,7 @@ class _Demo:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop.set)
-        folder = Path(tempfile.mkdtemp(prefix="runqy-demo-"))
+        folder = _temporary_folder()
         stack: LocalStack | None = None
         try:
             stack = self._make_stack(folder)
@@ -222,7 +226,7 @@ class _Demo:
         deadline = time.monotonic() + BATCH_SECONDS
         shown = -1
         while True:
-            counts = await state.inspector.counts("digits.default")
+            counts = await _patiently(lambda: state.inspector.counts("digits.default"))
             ended = counts.completed + counts.archived
             if ended * 10 // len(ids) != shown:
                 shown = ended * 10 // len(ids)
@@ -235,7 +239,7 @@ class _Demo:
             await asyncio.sleep(0.05)
         starts, ends = [], []
         for id_, image in zip(ids, images, strict=True):
-            view = await state.inspector.find(id_)
+            view = await _patiently(lambda id_=id_: state.inspector.find(id_))  # type: ignore[misc]
             if view is None or view.state != "completed" or not view.attempts:
                 continue
             attempt = view.attempts[-1]
@@ -317,15 +321,15 @@ class _Demo:
         state, full = stack.state, f"{queue}.default"
         if queue == "stale":
             # Its worker is there, but may not take it in time.
-            await state.broker.pause(full)
+            await _patiently(lambda: state.broker.pause(full))
         answer = await _post(stack, "/queue/add", {"queue": queue, "data": payload})
         task_id = answer["info"]["id"]
         if queue == "stale":
             await asyncio.sleep(STALE_PENDING_TIMEOUT + 0.2)
-            await state.broker.resume(full)
-        if not await state.events.wait_for_end(full, task_id, LEVER_SECONDS):
+            await _patiently(lambda: state.broker.resume(full))
+        if not await _patiently(lambda: state.events.wait_for_end(full, task_id, LEVER_SECONDS)):
             return None
-        return await state.inspector.find(task_id)
+        return await _patiently(lambda: state.inspector.find(task_id))
 
     def _show(self) -> None:
         report = self._report
@@ -391,6 +395,29 @@ class _Demo:
             await failing
 
 
+def _temporary_folder() -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="runqy-demo-"))
+    except OSError as error:
+        raise RunqyError(
+            "The demo can't make its temporary folder",
+            why=error.strerror or str(error),
+            hint="make room, or name a folder that can be written: TMPDIR=/some/folder runqy demo",
+        ) from error
+
+
+async def _patiently(call: Callable[[], Awaitable[_T]]) -> _T:
+    """The answer of a call, also when the storage has just died and is being started again."""
+    deadline = time.monotonic() + STORAGE_SECONDS
+    while True:
+        try:
+            return await call()
+        except UnavailableError:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.1)
+
+
 def _silent(_task_id: str | None, _stream: str, _text: str) -> None:
     """The demo's own report is enough."""
 
@@ -410,14 +437,21 @@ def _free_port() -> int:
 
 
 async def _post(stack: LocalStack, path: str, body: dict[str, Any]) -> Any:
-    """A call over HTTP, as any client makes it."""
+    """A call over HTTP, as any client makes it: with a key of its own, so that it may be repeated."""
     import httpx2
 
-    async with httpx2.AsyncClient(base_url=stack.url) as http:
-        response = await http.post(path, json=body, headers={"Authorization": f"Bearer {stack.key}"}, timeout=60)
-    if response.status_code != 200:
-        raise RunqyError(f"{path} was refused: {response.status_code}", why=response.text[:300])
-    return response.json()
+    headers = {"Authorization": f"Bearer {stack.key}", "Idempotency-Key": uuid.uuid4().hex}
+
+    async def call() -> Any:
+        async with httpx2.AsyncClient(base_url=stack.url) as http:
+            response = await http.post(path, json=body, headers=headers, timeout=60)
+        if response.status_code == 503:
+            raise UnavailableError(f"{path} can't be answered now", why=response.text[:300])
+        if response.status_code != 200:
+            raise RunqyError(f"{path} was refused: {response.status_code}", why=response.text[:300])
+        return response.json()
+
+    return await _patiently(call)
 
 
 async def make_repository(source: Path, place: Path) -> str:
