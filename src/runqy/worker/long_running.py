@@ -88,6 +88,9 @@ class LongRunning:
         self._supervisor: asyncio.Task[None] | None = None
         self._written: list[bytes] = []
         self._reset_breaker = False
+        self._fault = ""
+        self._unread: set[str] = set()
+        self._ending: asyncio.Future[None] | None = None
         self._decided: list[tuple[Run, Outcome]] = []
         """ends of tasks whose process is being stopped, not told yet"""
 
@@ -252,18 +255,21 @@ class LongRunning:
     async def _recover(self, process: TaskProcess) -> None:
         """The process ended by itself, whatever its exit code: a crash."""
         await process.kill()
-        how = f"the task process {exit_text(process.code)}"
+        how = f"the task process {self._fault or exit_text(process.code)}"
         orders, self._orders = self._orders, []
         self._wanted.clear()
         for settle in orders:
             self._settle([(run, outcome) for run, outcome in settle() if _is_final(outcome)])
         self._settle(
             [
-                (run, GIVEN_BACK if run.started_at is None and not run.sent else Failure(Ending.CRASHED, how))
+                (run, GIVEN_BACK if self._is_untouched(run) else Failure(Ending.CRASHED, how))
                 for run in self._runs.values()
             ]
         )
         await self._start_again(DeploymentError(how[0].upper() + how[1:], tail=tuple(self._tail)))
+
+    def _is_untouched(self, run: Run) -> bool:
+        return run.task.id in self._unread or (run.started_at is None and not run.sent)
 
     async def _start_again(self, error: DeploymentError) -> None:
         """Start with back-off until the process is ready; wait for a restart order once the breaker is open."""
@@ -310,7 +316,8 @@ class LongRunning:
         process = await TaskProcess.start(
             deployed.argv, deployed.work_dir, deployed.env, self._on_line, self._on_error_line
         )
-        self._process = process
+        self._process, self._fault, self._unread = process, "", set()
+        process.on_deaf = self._on_deaf
         over = asyncio.create_task(self._note_exit(process))
         limit = deployed.order.startup_seconds
         try:
@@ -345,6 +352,15 @@ class LongRunning:
                 tail=tuple(self._tail),
             )
         self._last_answer = self._clock.monotonic()
+
+    def _on_deaf(self, since: float) -> None:
+        """The process has closed its stdin and can't work any more: a crash. What it can't have read is unstarted."""
+        assert self._process is not None
+        self._fault = "closed its stdin"
+        self._unread = {id_ for id_, run in self._runs.items() if run.written_at >= since}
+        self._said_ready = None
+        self._listener.changed()
+        self._ending = asyncio.ensure_future(self._process.kill())
 
     def _is_up(self) -> bool:
         return self._said_ready is not None

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,9 @@ _READS_AT_ONCE = 16
 
 MARK = "RUNQY_TASK_PROCESS"
 """Variable that marks every descendant of one task process, so that none is left whatever it did."""
+
+DEAF_SECONDS = 0.5
+"""A process whose stdin is gone for this long has closed it; one that is just ending is gone by then."""
 
 LineHandler = Callable[[bytes, bool], None]
 
@@ -46,6 +50,9 @@ class TaskProcess(asyncio.SubprocessProtocol):
         self._known: dict[int, psutil.Process] = {}
         self._marker = marker
         self._errors: int | None = None
+        self._told_end = False
+        self.on_deaf: Callable[[float], None] = lambda since: None
+        """called when the process lives on but takes no more input, with the monotonic time since when"""
         self.code: int | None = None
         self.pid = 0
         self.exited = asyncio.Event()
@@ -93,6 +100,13 @@ class TaskProcess(asyncio.SubprocessProtocol):
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == _STDOUT and (rest := self._out.flush()):
             self._on_line(rest, False)
+        if fd == _STDIN and not self._told_end:
+            since = time.monotonic()
+            asyncio.get_running_loop().call_later(DEAF_SECONDS, self._look_if_deaf, since)
+
+    def _look_if_deaf(self, since: float) -> None:
+        if self.running and not self._told_end:
+            self.on_deaf(since)
 
     def _follow_errors(self, errors: int) -> None:
         os.set_blocking(errors, False)
@@ -159,6 +173,7 @@ class TaskProcess(asyncio.SubprocessProtocol):
 
     def close_stdin(self) -> None:
         """Tell the child that nothing more comes."""
+        self._told_end = True
         if self._stdin is not None and not self._stdin.is_closing():
             with contextlib.suppress(NotImplementedError):
                 self._stdin.write_eof()
@@ -168,6 +183,7 @@ class TaskProcess(asyncio.SubprocessProtocol):
 
         Returns when no process of the tree is left and the exit is known.
         """
+        self._told_end = True
         self._remember_tree()
         if self.running and grace > 0:
             self._signal_tree(signal.SIGTERM)
@@ -180,6 +196,7 @@ class TaskProcess(asyncio.SubprocessProtocol):
 
     async def kill(self) -> None:
         """End the whole tree at once."""
+        self._told_end = True
         self._remember_tree()
         for _ in range(500):
             self._signal_tree(signal.SIGKILL)
