@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -161,6 +162,31 @@ async def test_one_parent_that_crashes_does_not_hold_up_another(bench: Bench) ->
         await bench.ended(broken)
         fine = await bench.send({"echo": 1}, queue="b.default")
         assert (await bench.ended(fine))[0].state is State.COMPLETED
+
+
+_CLOSES_ITS_STDIN = """
+import json, os, time
+os.write(1, b'{"status":"ready"}\\n')
+data = b""
+while not data.endswith(b"\\n"):
+    data += os.read(0, 1 << 16)
+os.close(0)
+for line in data.splitlines()[:1]:
+    os.write(1, json.dumps({"task_id": json.loads(line)["task_id"], "result": os.getpid()}).encode() + b"\\n")
+time.sleep(600)
+"""
+
+
+async def test_code_that_closes_its_stdin_is_restarted_and_nothing_hangs(bench: Bench, tmp_path: Path) -> None:
+    """Closed pipes: a crash; what had answered counts, what was written after the end costs nothing."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "main.py").write_text(_CLOSES_ITS_STDIN)
+    bench.order(path=str(tmp_path / "code"))
+    async with worker_on(bench):
+        ids = [await bench.send(n, max_retry=0) for n in range(3)]
+        views = await bench.ended(*ids)
+    assert [(view.state, view.retried) for view in views] == [(State.COMPLETED, 0)] * 3
+    assert len({view.result for view in views}) == 3
 
 
 async def test_task_processes_get_no_signal_that_the_terminal_sends_to_the_worker(bench: Bench) -> None:
