@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness.programs import RUNQY, Program, environment, run
+from harness.programs import ROOT, RUNQY, Program, environment, run
 from harness.redis_servers import free_port
 
 from runqy import __version__
@@ -202,3 +202,10 @@ def test_nothing_heavy_is_imported_and_help_comes_fast(tmp_path: Path) -> None:
 
     bare = median((sys.executable, "-c", "pass"))
     assert median((*RUNQY, "--help")) - bare < 0.2
+
+
+def test_a_bare_installation_says_which_extra_brings_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "uvicorn.py").write_text("raise ModuleNotFoundError('No module named uvicorn', name='uvicorn')\n")
+    said = run(["serve"], tmp_path, {"PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"})
+    assert said.code == 1
+    assert "pip install 'runqy[server]'" in said.err

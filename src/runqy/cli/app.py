@@ -23,6 +23,11 @@ COMMANDS = {
     "queue": ("runqy.cli.queue:queue", "List, inspect, pause and resume queues."),
     "config": ("runqy.cli.config:config", "Check, list and reload queue configuration."),
 }
+EXTRAS = {
+    **dict.fromkeys(("fastapi", "starlette", "uvicorn", "sqlalchemy", "alembic", "aiosqlite", "watchfiles"), "server"),
+    "psycopg": "postgres",
+}
+"""Which extra brings a package that a bare installation lacks."""
 SINGLE_DASH = {"-config": "--config", "-validate": "--validate", "-version": "--version"}
 """Flags of the worker in the form that the original's users type."""
 
@@ -130,6 +135,18 @@ def run(arguments: list[str]) -> int:
         # Whoever read our output has enough of it.
         sys.stderr.close()
         return 0
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None or output.verbose:
+            raise
+        output.error(
+            RunqyError(
+                "This command needs more than a worker's installation",
+                why=f"the package {error.name} is not installed",
+                hint=f"pip install 'runqy[{extra}]'",
+            )
+        )
+        return 1
     except Exception as error:
         if output.verbose:
             raise
