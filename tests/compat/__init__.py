@@ -1,0 +1,1 @@
+"""Compatibility with the original, proven on what it really wrote."""
