@@ -45,7 +45,7 @@ def test_the_durations_it_calls_right_are_right_and_the_others_are_refused() -> 
 def test_the_retry_delays_it_names_are_those_of_the_policy() -> None:
     delays = [round(DEFAULT_RETRY_POLICY.delay_before(n, 0.5)) for n in (1, 2, 3, 4)]
     assert "{} s, {} s, {} s, {} s".format(*delays) in TEXT
-    assert DEFAULT_RETRY_POLICY.delay_before(100, 0.5) == 24 * 3600
+    assert 0.8 * 24 * 3600 <= DEFAULT_RETRY_POLICY.delay_before(100, 0.5) <= 24 * 3600
 
 
 def test_r46_it_advises_to_size_active_timeout_well_above_the_normal_duration_and_says_why() -> None:
