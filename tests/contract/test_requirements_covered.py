@@ -1,6 +1,7 @@
 """Each promise of the lifecycle has a test that names it.
 
-A test names a promise by its number in its docstring, alone (`R47`) or as a range (`R51..R56`).
+A test names a promise by its number in its docstring, alone (`R47`) or as a range (`R51..R56`); a file that is
+about a few promises may name them in its own docstring, one by one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
 PROMISES = range(1, 75)
+RANGE = re.compile(r"\bR\d+\.\.R?\d+\b")
 NUMBER = re.compile(r"\bR(\d+)(?:\.\.R?(\d+))?\b")
 
 
@@ -24,18 +26,21 @@ def numbers(text: str) -> Iterator[int]:
         yield from range(int(first), int(last or first) + 1)
 
 
-def tests_by_promise() -> dict[int, list[str]]:
+def named_by_tests() -> dict[int, list[str]]:
     """For each number the tests that name it, as `file::function`."""
     named: dict[int, list[str]] = defaultdict(list)
     for path in sorted(TESTS.rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        for number in numbers(RANGE.sub("", ast.get_docstring(module) or "")):
+            named[number].append(str(path.relative_to(TESTS)))
+        for node in ast.walk(module):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test_"):
                 for number in numbers(ast.get_docstring(node) or ""):
                     named[number].append(f"{path.relative_to(TESTS)}::{node.name}")
     return named
 
 
-NAMED = tests_by_promise()
+NAMED = named_by_tests()
 
 
 @pytest.mark.parametrize("number", PROMISES, ids=lambda number: f"R{number}")

@@ -85,7 +85,7 @@ async def test_out_of_memory_is_told_and_nothing_is_half_done(own: Connection) -
     """noeviction at maxmemory: what adds is refused whole, what only moves tasks works whole, and purge and delete
     make room."""
     broker, operator = Broker(own), Operator(own)
-    done = await completed(broker, ttl_completed=1)
+    done = await completed(broker, ttl_completed=60)
     kept = [await archived(broker, ttl_archived=0) for _ in range(3)]
     waiting = await enqueued(broker)
     running_task = await active(broker)
@@ -110,7 +110,7 @@ async def test_out_of_memory_is_told_and_nothing_is_half_done(own: Connection) -
     assert misplaced(await read_keyspace(own), [QUEUE]) == []
     (*_, deleted) = await operator.act(Action.DELETE, QUEUE, [task.id for task in kept[1:]])
     assert deleted.state is State.ARCHIVED
-    own.offset.advance(10)
+    own.offset.advance(100)
     assert await broker.purge(QUEUE) == 1
     keyspace = await read_keyspace(own)
     assert not {done.id, *(task.id for task in kept[1:])} & set(keyspace.tasks(QUEUE))
