@@ -117,6 +117,10 @@ class Events:
                 if not self._waiters[task_id]:
                     del self._waiters[task_id]
 
+    def waiting(self, task_id: str) -> int:
+        """How many wait for the end of this task now."""
+        return len(self._waiters.get(task_id, ()))
+
     def _release_all(self) -> None:
         for futures in self._waiters.values():
             for future in futures:

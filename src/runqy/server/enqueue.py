@@ -63,6 +63,9 @@ def read_members(body: bytes) -> Members:
     if not body.strip():
         raise UsageError("the body is empty", why="EOF", hint="send a JSON object")
     try:
+        if not body.isascii():
+            # Values are kept as they were sent, so the decoder never looks into them.
+            body.decode("utf-8")
         return _decode_members(body)
     except msgspec.ValidationError:
         raise UsageError("the body must be a JSON object") from None

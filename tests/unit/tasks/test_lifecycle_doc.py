@@ -48,7 +48,8 @@ def test_the_retry_delays_it_names_are_those_of_the_policy() -> None:
     assert 0.8 * 24 * 3600 <= DEFAULT_RETRY_POLICY.delay_before(100, 0.5) <= 24 * 3600
 
 
-def test_r46_it_advises_to_size_active_timeout_well_above_the_normal_duration_and_says_why() -> None:
+def test_it_advises_to_size_active_timeout_well_above_the_normal_duration_and_says_why() -> None:
+    """R46."""
     assert re.search(
         r"\*\*Size it well above the normal duration\.\*\*.*restart and a reload of the model", TEXT, re.DOTALL
     )

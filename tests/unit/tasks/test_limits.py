@@ -52,7 +52,8 @@ def test_r1_there_are_five_levers_with_their_defaults() -> None:
     ("value", "seconds"),
     [("90s", 90), ("5m", 300), ("24h", 86400), ("1h30m", 5400), ("0", 0), ("0s", 0), (0, 0), ("500ms", 1), ("1.5s", 2)],
 )
-def test_r23_a_duration_is_a_go_duration(lever: Lever, value: object, seconds: int) -> None:
+def test_a_duration_is_a_go_duration(lever: Lever, value: object, seconds: int) -> None:
+    """R23."""
     assert parse_lever(lever, value) == seconds
 
 
