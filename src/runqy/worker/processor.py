@@ -297,6 +297,8 @@ class Processor:
                     for run in list(lane.held.values()):
                         if not run.sent and run.started_at is None and now - run.taken_at >= RECALL_SECONDS:
                             lane.runtime.recall(run)
+                            # The recent run times mislead: nothing is held ahead before the next end.
+                            lane.run_time = None
 
     # What the runtimes tell (runtime.Listener).
 
