@@ -28,8 +28,7 @@ def mode(bench: Bench, name: str, speak: int = 1, **options: Any) -> None:
     bench.order(mode=name, **options)
 
 
-@pytest.mark.parametrize("speak", [1, 2])
-@pytest.mark.parametrize("name", ["long_running", "one_shot"])
+@pytest.mark.parametrize(("name", "speak"), [("long_running", 1), ("long_running", 2), ("one_shot", 1)])
 async def test_a_task_over_its_limit_fails_and_is_retried_until_none_is_left(
     bench: Bench, name: str, speak: int
 ) -> None:
