@@ -11,6 +11,7 @@ import structlog
 from runqy.broker.broker import Broker
 from runqy.broker.transitions import AttemptEnd, Held
 from runqy.errors import RunqyError, UnavailableError
+from runqy.service import end_tasks
 
 log = structlog.get_logger(__name__)
 
@@ -64,9 +65,7 @@ class Finisher:
     async def stop(self) -> None:
         """End at once; call `drain` first."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await end_tasks(task)
 
     async def _run(self) -> None:
         while True:
@@ -98,6 +97,9 @@ class Finisher:
                 log.error("ends of attempts could not be written, trying again", reason=str(error))
                 await asyncio.sleep(LONGEST_DELAY)
                 continue
+            except Exception:
+                await self._write_one_by_one(ends, started)
+                return
             if self.redis_is_away:
                 log.info("Redis is back, kept results are delivered", delivered=len(ends))
                 self.redis_is_away = False
@@ -107,3 +109,15 @@ class Finisher:
                     self.superseded += 1
                     log.warning("this worker no longer owned the task", task=end.id, queue=end.queue)
             return
+
+    async def _write_one_by_one(self, ends: list[AttemptEnd], started: list[Held]) -> None:
+        """Something that nobody foresaw (a key of another type, say) must not take the other ends with it."""
+        if len(ends) <= 1:
+            log.exception(
+                "an end can't be written; its task is decided again when its lease has run out",
+                task=[end.id for end in ends],
+            )
+            return
+        log.exception("a batch of ends can't be written, trying them one by one")
+        for end in ends:
+            await self._write([end], [held for held in started if held.id == end.id])

@@ -195,7 +195,12 @@ class Processor:
             self._wake.clear()
             took = False
             for lane in random.sample(list(self.lanes.values()), len(self.lanes)):
-                took = await self._take(lane) or took
+                try:
+                    took = await self._take(lane) or took
+                except Exception:
+                    # One queue in a state that nobody foresaw must not stop the others.
+                    log.exception("taking tasks failed", queue=lane.parent)
+                    await asyncio.sleep(POLL_SECONDS)
             if took:
                 continue
             try:
