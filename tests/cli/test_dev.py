@@ -126,6 +126,19 @@ def test_changed_code_is_taken_over(tmp_path: Path) -> None:
         program.stop()
 
 
+def test_files_that_are_written_beside_the_code_do_not_restart_it(tmp_path: Path) -> None:
+    code = project(tmp_path, MAIN.replace('"version": 1', '"process": __import__("os").getpid()'))
+    with dev(tmp_path, "my app") as program:
+        program.wait_for("^Enqueue")
+        first = json.loads(str(enqueue(tmp_path, {}, "--wait")["Result"]))["process"]
+        for name in ("run.log", "result.json", "data.csv", "model.bin"):
+            (code / name).write_text("written by the task")
+        time.sleep(1)
+        assert json.loads(str(enqueue(tmp_path, {}, "--wait")["Result"]))["process"] == first
+        assert "reloading" not in program.output
+        program.stop()
+
+
 @pytest.mark.parametrize(
     ("broken", "shown"),
     [

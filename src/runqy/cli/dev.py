@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from runqy.config.model import QueueConfig
 
 IGNORED = {".git", ".runqy", "__pycache__", ".venv", "node_modules", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
+SOURCE_SUFFIXES = {".py", ".pyi", ".pyx", ".toml", ".lock", ".yaml", ".yml", ".sh", ".js", ".mjs", ".ts", ".rb", ".go"}
+"""What is watched. Logs, data and results in the same folder must not restart the process that writes them."""
 RELOAD_DEBOUNCE_MS = 200
 _QUEUES = re.compile(r"^queues\s*:", re.MULTILINE)
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]+")
@@ -262,8 +264,11 @@ def _log_change(queue: str, state: str, task_id: str) -> None:
 
 
 def _is_source(_change: object, path: str) -> bool:
-    parts = Path(path).parts
-    return not any(part in IGNORED for part in parts) and not path.endswith((".pyc", ".swp", "~", ".tmp"))
+    """Whether a change is one of code or configuration, not of something that a program writes beside it."""
+    file = Path(path)
+    if any(part in IGNORED for part in file.parts):
+        return False
+    return file.suffix in SOURCE_SUFFIXES or file.name.startswith("requirements")
 
 
 def _new_queue_file(path: Path, project: Project) -> bool:
