@@ -32,6 +32,7 @@ def postgres_is_here() -> bool:
 # What must be on the machine: how to see it, and the package that brings it.
 SYSTEM = {
     "git": (lambda: shutil.which("git") is not None, "git"),
+    "curl": (lambda: shutil.which("curl") is not None, "curl"),
     "Redis": (lambda: shutil.which("redis-server") is not None, "redis-server"),
     "PostgreSQL": (postgres_is_here, "postgresql"),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shlex
 import shutil
 import signal
@@ -136,6 +137,28 @@ def test_files_that_are_written_beside_the_code_do_not_restart_it(tmp_path: Path
         time.sleep(1)
         assert json.loads(str(enqueue(tmp_path, {}, "--wait")["Result"]))["process"] == first
         assert "reloading" not in program.output
+        program.stop()
+
+
+def test_the_readmes_own_example_runs_as_it_says(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text()
+    found = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    assert found
+    (tmp_path / "main.py").write_text(found.group(1))
+    port = free_port()
+    with dev(tmp_path, port=port) as program:
+        command = program.wait_for("^Enqueue +(.+)$").group(1)
+        assert '"question": "text"' in command
+        env = environment(tmp_path)
+        done = subprocess.run(["sh", "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+        assert json.loads(done.stdout) == {"answer": "TEXT"}, done.stderr
+        curl = re.search(r"^curl .*?\n.*$", text, re.MULTILINE)
+        assert curl
+        queue = re.search(r"-q (\S+)", command)
+        assert queue
+        called = curl.group().replace(":3000", f":{port}").replace("QUEUE", queue.group(1))
+        said = subprocess.run(["bash", "-c", called], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+        assert json.loads(said.stdout)["info"]["state"] == "pending", said.stderr
         program.stop()
 
 

@@ -29,6 +29,7 @@ SOURCE_SUFFIXES = {".py", ".pyi", ".pyx", ".toml", ".lock", ".yaml", ".yml", ".s
 """What is watched. Logs, data and results in the same folder must not restart the process that writes them."""
 RELOAD_DEBOUNCE_MS = 200
 _QUEUES = re.compile(r"^queues\s*:", re.MULTILINE)
+_READ_MEMBER = re.compile(r"\bpayload\[[\"'](\w+)[\"']\]")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -276,7 +277,11 @@ def _new_queue_file(path: Path, project: Project) -> bool:
 
 
 def _sample(queue: QueueConfig) -> dict[str, object]:
-    """A payload that fits the queue's fields."""
+    """A payload that fits the queue's fields; without any, one with the members that main.py reads."""
+    if not queue.input and queue.deployment is not None and queue.deployment.path:
+        with contextlib.suppress(OSError):
+            main = Path(queue.deployment.path, "main.py").read_text(encoding="utf-8", errors="replace")
+            return dict.fromkeys(_READ_MEMBER.findall(main), "text")
     examples: dict[str, object] = {"string": "text", "int": 1, "float": 1.5, "bool": True, "array": [], "object": {}}
     sample: dict[str, object] = {}
     for field in queue.input:
