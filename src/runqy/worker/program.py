@@ -17,6 +17,7 @@ from runqy.telemetry import redact
 
 KEPT_LINES = 40
 LINE_LIMIT = 1 << 20
+KILL_ROUNDS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +67,25 @@ async def run_program(
             tail=tuple(tail),
         ) from None
     finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):
-            await process.wait()
+        await _end_group(process)
     if code == 127 and len(tail) == 1 and tail[0].startswith(f"{command[0]}: No such file"):
         raise DeploymentError(f"{command[0]} is not installed on this machine", hint=f"install {command[0]}")
     return Output(code, tuple(tail))
+
+
+async def _end_group(process: asyncio.subprocess.Process) -> None:
+    """Kill whatever is left of the program's process group.
+
+    More than once: a child that was being forked at the moment of the signal is not in the group yet.
+    """
+    for _ in range(KILL_ROUNDS):
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            break
+        await asyncio.sleep(0.01)
+    with contextlib.suppress(ProcessLookupError):
+        await process.wait()
 
 
 async def _drain(
