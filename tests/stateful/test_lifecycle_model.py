@@ -70,6 +70,7 @@ STEPS = [
     *["finish"] * 7,
     *["finish_again", "give_all_back", "begin_ahead", "disturb", "renew", "chore"],
     *["time_passes"] * 5,
+    *["lose_workers"] * 2,
     *["operate"] * 4,
 ]
 """What happens, as often as it is named."""
@@ -466,6 +467,19 @@ class LifecycleMachine(RuleBasedStateMachine):
         self._jump(data.draw(JUMPS, label="seconds"))
         for _ in range(data.draw(st.integers(0, 2), label="chores")):
             self.chore(data, crash)
+
+    def lose_workers(self, data: st.DataObject, crash: Crash | None) -> None:
+        """Whoever does not renew now is found to be lost."""
+        for queue in QUEUES:
+            self._resume(queue)
+        name, queue = data.draw(st.tuples(st.sampled_from(WORKERS), st.sampled_from(QUEUES)), label="worker, queue")
+        self.some_pending([queue])
+        starting = data.draw(st.integers(0, 2), label="starting")
+        self._pick_up(self.workers[name], [queue], 2, starting, f"{name}#{next(self.tokens)}", None, answer_lost=False)
+        if data.draw(st.booleans(), label="it knows"):
+            self.workers[name] = Worker(name)
+        self._jump(30)
+        self._recover(queue, crash)
 
     def _jump(self, seconds: int) -> None:
         """Redis lets expire what has an expiry, at once."""

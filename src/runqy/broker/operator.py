@@ -88,6 +88,9 @@ class Operator:
             _legal(Action.RUN),
             *ids,
         ]
+        if self._connection.is_cluster:
+            # Before and not after: a caller that dies in between may not leave a living task whose pointer expires.
+            await reverse.keep(self._connection, ids)
         reply = await self._call((scripts.RUN, _places(queue), arguments), queue, ids)
         return _read(Action.RUN, ids, reply)
 

@@ -53,6 +53,11 @@ async def agree(connection: Connection, places: Sequence[Place]) -> None:
     await _all(connection, [_as_its_task(id_, life) for (_, id_), life in zip(places, lives, strict=True)])
 
 
+async def keep(connection: Connection, ids: Sequence[str]) -> None:
+    """Take the expiry off the keys; one whose task expires nevertheless goes with the history entry."""
+    await _all(connection, [("PERSIST", keys.reverse(id_)) for id_ in ids])
+
+
 async def clear(connection: Connection, queue: str, ids: Sequence[str]) -> None:
     """Delete the keys of tasks that are gone, then the history entries that kept their memory."""
     if not ids:

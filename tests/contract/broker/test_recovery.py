@@ -10,6 +10,7 @@ import pytest
 from harness.keyspace import misplaced, read_keyspace
 from harness.lives import (
     COMPLETE,
+    FAIL,
     FALLBACK,
     GIVE_BACK,
     QUEUE,
@@ -118,6 +119,29 @@ async def test_a_start_ends_the_row_of_free_losses(
         await take(broker, starting=0)
         await lose(broker, clock_offset)
     assert (await seen(inspector, task.id)).retried == 1
+
+
+async def test_a_pickup_that_starts_at_once_takes_the_mark_of_earlier_losses_off(
+    broker: Broker, inspector: Inspector, clock_offset: ClockOffset
+) -> None:
+    """Decision 3: what starts at its pickup is charged when it is lost."""
+    task = await enqueued(broker, max_retry=5)
+    await take(broker, starting=0)
+    await lose(broker, clock_offset)
+    await take(broker, starting=1)
+    await lose(broker, clock_offset)
+    assert (await seen(inspector, task.id)).retried == 1
+
+
+async def test_recovery_touches_no_lease_that_was_renewed_meanwhile(
+    broker: Broker, inspector: Inspector, clock_offset: ClockOffset
+) -> None:
+    """C05, Q29: between the look and the decision the owner may renew; lease and token are checked again."""
+    task = await active(broker)
+    clock_offset.advance(broker.lease_seconds + 1)
+    await broker.extend([held(task)])
+    assert await broker.finish([end_of(task, GIVE_BACK), end_of(task, FAIL)], recovering=True) == [False, False]
+    assert (await seen(inspector, task.id)).state is State.ACTIVE
 
 
 async def test_free_losses_return_to_the_front_in_order(broker: Broker, clock_offset: ClockOffset) -> None:

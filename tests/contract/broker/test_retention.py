@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import pytest
@@ -23,12 +24,14 @@ from harness.lives import (
     take,
 )
 from harness.waiting import eventually
+from stateful.crashing import Crash, CrashingConnection
 
 from runqy.broker import keys
 from runqy.broker.broker import Broker
-from runqy.broker.connection import ClockOffset, Connection
+from runqy.broker.connection import ClockOffset, Connection, RedisTarget, open_client
 from runqy.broker.inspector import Inspector
 from runqy.broker.operator import Operator
+from runqy.errors import UnavailableError
 from runqy.tasks.limits import FOREVER_SECONDS
 from runqy.tasks.message import TaskMessage
 from runqy.tasks.outcome import Archive, Ending
@@ -301,3 +304,31 @@ async def test_the_log_of_a_task_lives_as_long_as_its_hash(broker: Broker, conne
     assert await finish(broker, task, COMPLETE)
     ends = await connection.command("EXPIRETIME", keys.task(QUEUE, task.id))
     assert await connection.command("EXPIRETIME", keys.log(QUEUE, task.id)) == ends
+
+
+@pytest.mark.parametrize("action", [Action.DELETE, Action.RUN, Action.ARCHIVE])
+async def test_a_caller_that_dies_between_its_calls_leaves_nothing_for_ever(
+    target: RedisTarget, broker: Broker, connection: Connection, clock_offset: ClockOffset, action: Action
+) -> None:
+    """C42, decision 32: the reverse key shares no slot with its task; what is left in between the janitor mends."""
+    dying = CrashingConnection(target, open_client(target), clock_offset)
+    await dying.ping()
+    doomed = Operator(dying)
+    for trip in range(1, 8):
+        tasks = [await completed(broker, ttl_completed=50), await enqueued(broker, ttl_archived=50)]
+        for task in tasks:
+            dying.begin(Crash(trip, after=False, dead=True))
+            with contextlib.suppress(UnavailableError):
+                await doomed.act(action, QUEUE, [task.id])
+    await dying.close()
+    keyspace = await read_keyspace(connection)
+    assert {keyspace.expiry.get(keys.reverse(id_)) for id_ in keyspace.waiting(QUEUE)} <= {-1}
+    while taken := await take(broker, limit=50):
+        await broker.finish([end_of(task, COMPLETE) for task in taken])
+    clock_offset.advance(100_000)
+    while await broker.purge(QUEUE):
+        pass
+    keyspace = await read_keyspace(connection)
+    assert misplaced(keyspace, [QUEUE]) == []
+    living = {keys.reverse(id_) for id_ in keyspace.tasks(QUEUE)}
+    assert {key for key in keyspace.hashes if key.startswith("asynq:t:") and keyspace.expiry[key] == -1} <= living
