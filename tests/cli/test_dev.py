@@ -37,6 +37,10 @@ run()
 """
 
 
+UNREACHABLE = 5
+"""The exit code when the storage can't be reached."""
+
+
 def project(folder: Path, main: str = MAIN) -> Path:
     code = folder / "my app"
     code.mkdir()
@@ -108,6 +112,10 @@ def _wait_for_end(folder: Path, task_id: str, seconds: float = 30) -> dict[str, 
     deadline = time.monotonic() + seconds
     while True:
         said = run(["--json", "task", "get", task_id], folder)
+        if said.code == UNREACHABLE:  # the storage is on its way back: the caller asks again
+            assert time.monotonic() < deadline, said.err
+            time.sleep(0.1)
+            continue
         assert said.code == 0, said.err
         document: dict[str, object] = json.loads(said.out)
         if document["state"] in {"completed", "archived"}:
