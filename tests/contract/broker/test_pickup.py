@@ -151,9 +151,9 @@ async def test_a_pickup_whose_answer_was_lost_gives_the_same_tasks_again(broker:
     """C06: whatever came in between, all of them and nothing else; in every queue."""
     first, second = await enqueued(broker, "p.low"), await enqueued(broker, "p.low")
     token = new_token()
-    await take(broker, ["p.high", "p.low"], 2, token=token, starting=1)
+    await take(broker, ["p.high", "p.low"], 5, token=token, starting=1)
     await enqueued(broker, "p.high")
-    again = await take(broker, ["p.high", "p.low"], 2, token=token, starting=1, answer_lost=True)
+    again = await take(broker, ["p.high", "p.low"], 5, token=token, starting=1, answer_lost=True)
     assert [(task.id, task.ahead) for task in again] == [(first.id, False), (second.id, True)]
 
 
