@@ -39,6 +39,8 @@ def _guard(*roles: Role) -> Any:
 
 
 needs_admin = _guard()
+needs_operator = _guard()
+needs_viewer = _guard()
 needs_worker = _guard(Role.WORKER)
 needs_client = _guard(Role.CLIENT)
 
