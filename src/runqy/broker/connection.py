@@ -262,9 +262,8 @@ def open_client(target: RedisTarget, max_connections: int = MAX_CONNECTIONS) -> 
         case "sentinel":
             options = _options(target)
             sentinels = [_host_port(node) for node in target.nodes]
-            sentinel: Any = Sentinel(  # type: ignore[no-untyped-call]
-                sentinels, sentinel_kwargs={"socket_timeout": CONNECT_TIMEOUT_SECONDS}, **options
-            )
+            make_sentinel: Any = Sentinel  # without types in some releases of the client, with them in others
+            sentinel = make_sentinel(sentinels, sentinel_kwargs={"socket_timeout": CONNECT_TIMEOUT_SECONDS}, **options)
             master: Redis = sentinel.master_for(target.master, db=target.db)
             return master
         case "cluster":
