@@ -142,6 +142,10 @@ class WorkerRegistry:
         self._raise_first(replies)
         return int(replies[0])
 
+    async def publish_access_change(self) -> None:
+        """Tell every server that keys, accounts or sessions changed."""
+        await self._connection.command("PUBLISH", keys.CONTROL_CHANNEL, '{"order":"access"}')
+
     def _raise_first(self, replies: Sequence[Any]) -> None:
         for reply in replies:
             if isinstance(reply, Exception):

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from runqy import __version__
 from runqy.broker.broker import Broker
@@ -28,11 +29,13 @@ from runqy.broker.operator import Operator
 from runqy.broker.workers import WorkerRegistry
 from runqy.errors import ConfigurationError, NotImplementedYetError, RunqyError, UnavailableError
 from runqy.maintenance import Maintenance
-from runqy.server import health_routes, queue_routes, task_routes, worker_routes
+from runqy.server import account_routes, health_routes, key_routes, queue_routes, task_routes, worker_routes
+from runqy.server.access import Access
 from runqy.server.auth import Keys, admin_key
 from runqy.server.configuration import reload_folder, watch_folder
 from runqy.server.enqueue_routes import FastRoutes
 from runqy.server.errors import error_answer
+from runqy.server.protection import Protection
 from runqy.server.responding import json_answer
 from runqy.server.state import ServerState
 from runqy.service import end_tasks
@@ -47,12 +50,15 @@ SERVER_FILE = "server.json"
 GRACEFUL_SECONDS = 5
 
 
+_ROUTES = (task_routes, health_routes, queue_routes, worker_routes, account_routes, key_routes)
+
+
 def create_app(state: ServerState) -> Any:
     """The ASGI application: two fast routes in front, the rest in the framework."""
     app = FastAPI(title="runqy", version=__version__, docs_url=None, redoc_url=None)
     app.state.server = state
-    for router in (task_routes.router, health_routes.router, queue_routes.router, worker_routes.router):
-        app.include_router(router)
+    for routes in _ROUTES:
+        app.include_router(routes.router)
 
     @app.exception_handler(RunqyError)
     async def refuse(_request: Request, error: RunqyError) -> Response:
@@ -77,7 +83,15 @@ def create_app(state: ServerState) -> Any:
         log.exception("a request failed in a way that nobody foresaw", path=request.url.path, exc_info=error)
         return json_answer({"errors": ["the server could not answer; its log says why"]}, 503)
 
-    return FastRoutes(state, app)
+    served: Any = FastRoutes(state, Protection(state, app))
+    if state.settings.cors_origins:
+        served = CORSMiddleware(
+            served,
+            allow_origins=state.settings.cors_origins,
+            allow_methods=["GET", "POST", "PUT", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "X-API-Key"],
+        )
+    return served
 
 
 def bind(settings: ServerSettings) -> socket.socket:
@@ -127,9 +141,12 @@ async def server_state(settings: ServerSettings) -> AsyncIterator[ServerState]:
         await events.start()
         stack.push_async_callback(events.stop)
         broker, inspector = Broker(connection), Inspector(connection)
+        access = Access(settings, Keys.of(settings, key), database)
+        await access.start()
+        stack.push_async_callback(access.stop)
         state = ServerState(
             settings=settings,
-            keys=Keys.of(settings, key),
+            access=access,
             redis=target,
             embedded=embedded is not None,
             connection=connection,
@@ -169,12 +186,13 @@ async def _until_there(what: str, work: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def _refresher(state: ServerState, stack: contextlib.AsyncExitStack) -> Callable[[str], None]:
-    """Reads the catalogue anew when another server has changed the configuration."""
+    """Reads anew what another server says it has changed."""
     running: set[asyncio.Task[Any]] = set()
 
     def on_order(text: str) -> None:
-        if '"configuration"' in text:
-            task = asyncio.create_task(_refresh(state), name="refresh")
+        work = next((work for word, work in _REFRESHES.items() if f'"{word}"' in text), None)
+        if work is not None:
+            task = asyncio.create_task(work(state), name="refresh")
             running.add(task)
             task.add_done_callback(running.discard)
 
@@ -192,6 +210,19 @@ async def _refresh(state: ServerState) -> None:
         await state.queues.refresh()
     except RunqyError as error:
         log.warning("the configuration could not be read again", reason=str(error))
+
+
+async def _refresh_access(state: ServerState) -> None:
+    try:
+        await state.access.refresh()
+    except RunqyError as error:
+        log.warning("keys and accounts could not be read again", reason=str(error))
+
+
+_REFRESHES: dict[str, Callable[[ServerState], Coroutine[Any, Any, None]]] = {
+    "configuration": _refresh,
+    "access": _refresh_access,
+}
 
 
 class _Server(uvicorn.Server):

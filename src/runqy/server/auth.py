@@ -1,28 +1,43 @@
-"""Who may call what: three keys with a role each, compared in constant time."""
+"""Who calls, by the key that a request presents; compared in constant time."""
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import os
 import secrets
+import time
 from collections.abc import Iterable
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
 
 from runqy.errors import NotAllowedError, NotAuthenticatedError, RunqyError
 from runqy.settings.server import ServerSettings
+from runqy.store.api_keys import ApiKey, digest_of
+from runqy.store.roles import Role
 from runqy.telemetry import add_secret
 
 KEY_FILE = "api-key"
 
 
-class Role(StrEnum):
-    """What a key is for. An admin may do everything."""
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls: a name for the audit log, a role, and the queues it may reach (None for all)."""
 
-    ADMIN = "admin"
-    WORKER = "worker"
-    CLIENT = "client"
+    who: str
+    role: Role
+    queues: frozenset[str] | None = None
+    key_name: str = ""
+    """the named API key, if it is one"""
+    session: str = ""
+    """the session's id, if a person in a browser calls"""
+
+    def may(self, roles: Iterable[Role]) -> bool:
+        """Whether one of ``roles`` is included in the caller's."""
+        return not self.role.includes.isdisjoint(roles)
+
+    def sees(self, queue: str) -> bool:
+        """Whether a queue (parent or full name) is within the caller's scope."""
+        return self.queues is None or queue in self.queues or queue.partition(".")[0] in self.queues
 
 
 def admin_key(settings: ServerSettings) -> tuple[str, Path | None]:
@@ -66,16 +81,17 @@ def _write_new(path: Path, key: str) -> None:
 
 
 class Keys:
-    """Finds the role of a presented key."""
+    """Finds the caller behind a presented key: the three of the environment, and the named ones of the database."""
 
     def __init__(self, admin: str, worker: str | None, client: str | None) -> None:
-        self._known: list[tuple[bytes, Role]] = []
+        self._fixed: list[tuple[bytes, Caller]] = []
         for key, role in ((admin, Role.ADMIN), (worker, Role.WORKER), (client, Role.CLIENT)):
             if key:
                 add_secret(key)
-                self._known.append((hashlib.sha256(key.encode()).digest(), role))
-        # A key that was presented often costs one dictionary look-up by its digest, never by its text.
-        self._roles = dict(self._known)
+                self._fixed.append((digest_of(key), Caller(f"{role} key", role)))
+        self._named: dict[bytes, tuple[Caller, float | None]] = {}
+        self.used: dict[str, float] = {}
+        """named keys that were presented since this was emptied last, and when (unix seconds)"""
 
     @classmethod
     def of(cls, settings: ServerSettings, admin: str) -> Keys:
@@ -86,28 +102,50 @@ class Keys:
             client.get_secret_value() if client is not None else None,
         )
 
-    def role_of(self, presented: str | None) -> Role | None:
-        """The role of a key, None for no key or an unknown one."""
+    def replace_named(self, keys: Iterable[ApiKey]) -> None:
+        """Take over the named keys of the database, all at once."""
+        self._named = {
+            key.digest: (
+                Caller(
+                    f"key {key.name}",
+                    key.role,
+                    None if key.queues is None else frozenset(key.queues),
+                    key_name=key.name,
+                ),
+                key.expires_at,
+            )
+            for key in keys
+        }
+
+    def caller_of(self, presented: str | None) -> Caller | None:
+        """Who presents this key; None for no key, an unknown or an expired one."""
         if not presented:
             return None
-        digest = hashlib.sha256(presented.encode("utf-8", "surrogateescape")).digest()
+        digest = digest_of(presented)
         found = None
-        for known, role in self._known:
+        for known, caller in self._fixed:
             if hmac.compare_digest(known, digest):
-                found = found or role
-        return found
+                found = found or caller
+        if found is not None:
+            return found
+        # Looked up by its digest, never by its text: the time it takes tells nothing about a key.
+        named, expires_at = self._named.get(digest, (None, None))
+        if named is None or (expires_at is not None and expires_at <= time.time()):
+            return None
+        self.used[named.key_name] = time.time()
+        return named
 
-    def require(self, headers: Iterable[tuple[bytes, bytes]], *roles: Role) -> Role:
-        """The caller's role, if it is one of ``roles`` or admin.
 
-        Raises `NotAuthenticatedError` (401) for no key or an unknown one, `NotAllowedError` (403) for the wrong role.
-        """
-        role = self.role_of(presented_key(headers))
-        if role is None:
-            raise NotAuthenticatedError("access unauthorized")
-        if role is not Role.ADMIN and role not in roles:
-            raise NotAllowedError("insufficient permissions")
-        return role
+def permitted(caller: Caller | None, roles: Iterable[Role]) -> Caller:
+    """The caller, when one of ``roles`` is within its role.
+
+    Raises `NotAuthenticatedError` (401) for nobody, `NotAllowedError` (403) for the wrong role.
+    """
+    if caller is None:
+        raise NotAuthenticatedError("access unauthorized")
+    if not caller.may(roles):
+        raise NotAllowedError("insufficient permissions")
+    return caller
 
 
 def presented_key(headers: Iterable[tuple[bytes, bytes]]) -> str | None:

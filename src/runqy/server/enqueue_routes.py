@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from runqy.broker.transitions import Enqueued, EnqueueStatus
-from runqy.errors import BackPressureError, ConflictError, RunqyError, TooLargeError, UsageError
+from runqy.errors import BackPressureError, ConflictError, NotAllowedError, RunqyError, TooLargeError, UsageError
 from runqy.server.answers import added, expired_task, task_info
-from runqy.server.auth import Role
+from runqy.server.auth import Caller, permitted
 from runqy.server.enqueue import (
     Job,
     Members,
@@ -30,6 +30,7 @@ from runqy.server.enqueue import (
 )
 from runqy.server.errors import error_answer
 from runqy.server.state import ServerState
+from runqy.store.roles import Role
 from runqy.tasks.message import NewTask
 
 Headers = Iterable[tuple[bytes, bytes]]
@@ -47,11 +48,10 @@ class Answer:
     headers: tuple[tuple[bytes, bytes], ...] = field(default=())
 
 
-async def add(state: ServerState, headers: Headers, body: bytes) -> Answer:
+async def add(state: ServerState, caller: Caller, headers: Headers, body: bytes) -> Answer:
     """Enqueue one task. Raises `RunqyError` with the status of the refusal."""
-    state.keys.require(headers, Role.CLIENT)
     members = read_members(body)
-    target = find_queue(state, read_queue(members))
+    target = _target(state, caller, members)
     job = read_job(members)
     key = _idempotency_key(headers)
     once = digest(f"key {key}") if key else ""
@@ -95,11 +95,10 @@ def refused(answer: Enqueued, target: Target) -> RunqyError | None:
             return None
 
 
-async def add_batch(state: ServerState, headers: Headers, body: bytes) -> Answer:
+async def add_batch(state: ServerState, caller: Caller, headers: Headers, body: bytes) -> Answer:
     """Enqueue many tasks of one queue, item by item, or all or none with `"atomic": true`."""
-    state.keys.require(headers, Role.CLIENT)
     members = read_members(body)
-    target = find_queue(state, read_queue(members))
+    target = _target(state, caller, members)
     timeout = read_timeout(members.get("timeout"))
     atomic = read_flag(members, "atomic")
     key = _idempotency_key(headers)
@@ -170,6 +169,17 @@ async def _enqueue_all(
     return Answer(200, _encode(document))
 
 
+def _target(state: ServerState, caller: Caller, members: Members) -> Target:
+    target = find_queue(state, read_queue(members))
+    if not caller.sees(target.full):
+        raise NotAllowedError(
+            f"this key may not enqueue into {target.full}",
+            why=f"it is limited to {', '.join(sorted(caller.queues or ()))}",
+            hint="use a key for this queue",
+        )
+    return target
+
+
 def _idempotency_key(headers: Headers) -> str:
     for name, value in headers:
         if name == IDEMPOTENCY_HEADER:
@@ -180,8 +190,9 @@ def _idempotency_key(headers: Headers) -> str:
     return ""
 
 
-Handler = Callable[[ServerState, Headers, bytes], Awaitable[Answer]]
+Handler = Callable[[ServerState, Caller, Headers, bytes], Awaitable[Answer]]
 FAST_ROUTES: dict[str, Handler] = {"/queue/add": add, "/queue/add-batch": add_batch}
+_ENQUEUERS = (Role.CLIENT,)
 
 
 class FastRoutes:
@@ -197,8 +208,10 @@ class FastRoutes:
             await self._otherwise(scope, receive, send)
             return
         try:
+            # The key comes first: a stranger's body is not even read.
+            caller = permitted(await self._state.access.caller("POST", scope["headers"]), _ENQUEUERS)
             body = await read_body(receive, self._state.settings.max_body_size)
-            answer = await handler(self._state, scope["headers"], body)
+            answer = await handler(self._state, caller, scope["headers"], body)
         except RunqyError as error:
             answer = Answer(*error_answer(error))
         await send(

@@ -13,55 +13,66 @@ from runqy.config.request import parse_queue_request
 from runqy.errors import ConflictError, NotFoundError
 from runqy.server.answers import queue_info
 from runqy.server.configuration import reload_folder
-from runqy.server.responding import State, json_answer, needs_admin, read_json_object
+from runqy.server.responding import (
+    State,
+    caller_of,
+    json_answer,
+    needs_admin,
+    needs_operator,
+    needs_viewer,
+    needs_viewer_scoped,
+    read_json_object,
+)
 from runqy.server.task_routes import known_queue
 from runqy.store.queues import Action
 
-router = APIRouter(dependencies=[needs_admin])
+router = APIRouter()
 
 
-@router.get("/api/queues", tags=["queues"])
-async def list_queues(state: State) -> Response:
-    """All queues with their sizes (key: admin)."""
+@router.get("/api/queues", tags=["queues"], dependencies=[needs_viewer_scoped])
+async def list_queues(request: Request, state: State) -> Response:
+    """All queues with their sizes (role: viewer)."""
     await state.inspector.register_queues(state.queues.catalog.full_names())
-    counts = await state.inspector.counts_of(await state.inspector.queues())
+    names = [name for name in await state.inspector.queues() if caller_of(request).sees(name)]
+    counts = await state.inspector.counts_of(names)
     document: dict[str, Any] = {"queues": [queue_info(entry) for entry in counts]}
     if state.queues.catalog.warnings:
         document["warnings"] = list(state.queues.catalog.warnings)
     return json_answer(document)
 
 
-@router.get("/api/queues/{queue}", tags=["queues"])
+@router.get("/api/queues/{queue}", tags=["queues"], dependencies=[needs_viewer])
 async def get_queue(queue: str, state: State) -> Response:
-    """One queue with its sizes (key: admin)."""
+    """One queue with its sizes (role: viewer)."""
     return json_answer(queue_info(await state.inspector.counts(await known_queue(state, queue))))
 
 
-@router.post("/api/queues/{queue}/pause", tags=["queues"])
+@router.post("/api/queues/{queue}/pause", tags=["queues"], dependencies=[needs_operator])
 async def pause_queue(queue: str, state: State) -> Response:
-    """Let no task of the queue start until it is resumed (key: admin)."""
+    """Let no task of the queue start until it is resumed (role: operator)."""
     name = await known_queue(state, queue)
     if not await state.broker.pause(name):
         raise ConflictError(f'queue "{name}" is already paused')
     return json_answer({"message": "queue paused", "queue": name})
 
 
-@router.post("/api/queues/{queue}/unpause", tags=["queues"])
+@router.post("/api/queues/{queue}/unpause", tags=["queues"], dependencies=[needs_operator])
 async def unpause_queue(queue: str, state: State) -> Response:
-    """Resume a paused queue (key: admin)."""
+    """Resume a paused queue (role: operator)."""
     name = await known_queue(state, queue)
     if not await state.broker.resume(name):
         raise ConflictError(f'queue "{name}" is not paused')
     return json_answer({"message": "queue unpaused", "queue": name})
 
 
-@router.get("/workers/queues", tags=["configuration"])
-async def list_configurations(state: State) -> Response:
-    """Names and priorities of all configured queues (key: admin)."""
+@router.get("/workers/queues", tags=["configuration"], dependencies=[needs_viewer_scoped])
+async def list_configurations(request: Request, state: State) -> Response:
+    """Names and priorities of all configured queues (role: viewer)."""
     rows = [
         {"name": config.full_name(sub), "priority": sub.priority}
         for config in state.queues.catalog.queues()
         for sub in config.ordered()
+        if caller_of(request).sees(config.full_name(sub))
     ]
     document: dict[str, Any] = {"queues": rows, "count": len(rows)}
     if state.queues.catalog.warnings:
@@ -69,9 +80,9 @@ async def list_configurations(state: State) -> Response:
     return json_answer(document)
 
 
-@router.get("/workers/config/{name}", tags=["configuration"])
+@router.get("/workers/config/{name}", tags=["configuration"], dependencies=[needs_viewer])
 async def get_configuration(name: str, state: State) -> Response:
-    """The configuration of one queue (key: admin)."""
+    """The configuration of one queue (role: viewer)."""
     wanted = parse_queue_name(name)
     config = state.queues.catalog.parent(wanted.parent)
     sub = None if config is None else config.sub_queue(wanted.sub or "default")
@@ -86,22 +97,22 @@ def _configuration(config: QueueConfig, name: str) -> dict[str, Any]:
     return sub_queue_document(config, sub, name)
 
 
-@router.post("/workers/queues", tags=["configuration"])
+@router.post("/workers/queues", tags=["configuration"], dependencies=[needs_admin])
 async def create_queue(request: Request, state: State, force: str = "") -> Response:
-    """Create a queue, or change it with `force=true` (key: admin)."""
+    """Create a queue, or change it with `force=true` (role: admin)."""
     wanted = parse_queue_request(await read_json_object(request))
-    saved = await state.queues.apply(wanted, "api", force=force == "true")
+    saved = await state.queues.apply(wanted, caller_of(request).who, force=force == "true")
     await state.announce_change()
     word = "updated" if saved.action is Action.UPDATED else "created"
     document = {"queue": _configuration(saved.queue, str(wanted.name)), "message": f"Queue {word} successfully"}
     return json_answer(document, 201)
 
 
-@router.delete("/workers/queues/{name}", tags=["configuration"])
-async def delete_queue(name: str, state: State) -> Response:
-    """Disable a queue: it takes no more tasks; `restore` brings it back (key: admin)."""
+@router.delete("/workers/queues/{name}", tags=["configuration"], dependencies=[needs_admin])
+async def delete_queue(name: str, request: Request, state: State) -> Response:
+    """Disable a queue: it takes no more tasks; `restore` brings it back (role: admin)."""
     before = set(state.queues.catalog.full_names())
-    await state.queues.delete(name, "api")
+    await state.queues.delete(name, caller_of(request).who)
     await state.announce_change()
     gone = sorted(before - set(state.queues.catalog.full_names()))
     empty = [counts.queue for counts in await state.inspector.counts_of(gone) if counts.size == 0]
@@ -109,18 +120,18 @@ async def delete_queue(name: str, state: State) -> Response:
     return json_answer({"message": f"Queue '{name}' deleted successfully"})
 
 
-@router.post("/workers/queues/{name}/restore", tags=["configuration"])
-async def restore_queue(name: str, state: State) -> Response:
-    """Bring a deleted queue back (key: admin)."""
-    await state.queues.restore(name, "api")
+@router.post("/workers/queues/{name}/restore", tags=["configuration"], dependencies=[needs_admin])
+async def restore_queue(name: str, request: Request, state: State) -> Response:
+    """Bring a deleted queue back (role: admin)."""
+    await state.queues.restore(name, caller_of(request).who)
     await state.announce_change()
     return json_answer({"message": f"Queue '{name}' restored successfully"})
 
 
-@router.post("/workers/reload", tags=["configuration"])
-async def reload_configuration(state: State) -> Response:
-    """Read the queue files again (key: admin). With one bad file nothing is applied, and all errors are listed."""
-    report = await reload_folder(state, "api")
+@router.post("/workers/reload", tags=["configuration"], dependencies=[needs_admin])
+async def reload_configuration(request: Request, state: State) -> Response:
+    """Read the queue files again (role: admin). With one bad file nothing is applied, and all errors are listed."""
+    report = await reload_folder(state, caller_of(request).who)
     return json_answer(
         {
             "reloaded": list(report.reloaded) or None,

@@ -15,7 +15,7 @@ from runqy.broker.inspector import Inspector
 from runqy.broker.operator import Operator
 from runqy.broker.workers import WorkerRegistry
 from runqy.errors import UnavailableError
-from runqy.server.auth import Keys
+from runqy.server.access import Access
 from runqy.settings.redis import RedisTarget
 from runqy.settings.server import ServerSettings
 from runqy.store.database import Database
@@ -29,7 +29,7 @@ class ServerState:
     """Made once by `runqy.server.app.serve`; read by every route."""
 
     settings: ServerSettings
-    keys: Keys
+    access: Access
     redis: RedisTarget
     embedded: bool
     """the Redis is our own private one, on loopback"""
@@ -62,3 +62,8 @@ class ServerState:
         """Tell workers and other servers that the configuration changed, and register the queues."""
         await self.inspector.register_queues(self.queues.catalog.full_names())
         await self.workers.publish_config_change()
+
+    async def announce_access(self) -> None:
+        """Take over changed keys, accounts and sessions here, and tell the other servers."""
+        await self.access.refresh()
+        await self.workers.publish_access_change()

@@ -11,10 +11,19 @@ from runqy.broker.inspector import TaskView
 from runqy.broker.transitions import Acted, ActionStatus
 from runqy.errors import NotFoundError, StateError, UsageError
 from runqy.server.answers import task_info, task_row
-from runqy.server.auth import Role
+from runqy.server.auth import permitted
 from runqy.server.enqueue_routes import Answer, add, add_batch, read_body
-from runqy.server.responding import State, json_answer, needs_admin
+from runqy.server.responding import (
+    State,
+    caller_of,
+    json_answer,
+    needs_client,
+    needs_operator,
+    needs_operator_scoped,
+    needs_viewer,
+)
 from runqy.server.state import ServerState
+from runqy.store.roles import Role
 from runqy.tasks.limits import LimitError, parse_setting_duration
 from runqy.tasks.state import TERMINAL, Action
 from runqy.tasks.state import State as TaskState
@@ -26,20 +35,20 @@ LONGEST_WAIT_SECONDS = 300.0
 LONGEST_PAGE = 1000
 
 
-@router.post("/queue/add", tags=["enqueue"])
+@router.post("/queue/add", tags=["enqueue"], dependencies=[needs_client])
 async def add_task(request: Request, state: State) -> Response:
     """Enqueue one task (key: client or admin).
 
     The body is nested, `{"queue", "data", "timeout"?, "delay"?, "run_at"?, "task"?, "task_id"?}`, or flat, where
     every key but `queue` and `timeout` is payload. `Idempotency-Key` makes a repetition harmless.
     """
-    return _respond(await add(state, request.scope["headers"], await _body(request, state)))
+    return _respond(await add(state, caller_of(request), request.scope["headers"], await _body(request, state)))
 
 
-@router.post("/queue/add-batch", tags=["enqueue"])
+@router.post("/queue/add-batch", tags=["enqueue"], dependencies=[needs_client])
 async def add_tasks(request: Request, state: State) -> Response:
     """Enqueue many tasks of one queue: `{"queue", "jobs": […], "timeout"?, "atomic"?}` (key: client or admin)."""
-    return _respond(await add_batch(state, request.scope["headers"], await _body(request, state)))
+    return _respond(await add_batch(state, caller_of(request), request.scope["headers"], await _body(request, state)))
 
 
 async def _body(request: Request, state: ServerState) -> bytes:
@@ -59,14 +68,27 @@ async def get_task(task_id: str, request: Request, state: State, wait: str = "",
 
     `wait=true` answers when the task has ended, within `timeout` (seconds or a duration, up to 300 s); 408 after that.
     """
-    if not state.settings.public_results:
-        state.keys.require(request.scope["headers"], Role.CLIENT)
-    view = await _find(state, task_id)
+    view = await _find_for(request, state, task_id)
     if wait == "true" and view.state not in TERMINAL:
         if not await state.unless_stopping(state.events.wait_for_end(view.queue, task_id, _wait_seconds(timeout))):
             return json_answer({"errors": ["timeout waiting for task result"]}, 408)
         view = await _find(state, task_id)
     return json_answer({"Info": task_info(view)})
+
+
+async def _find_for(request: Request, state: ServerState, task_id: str) -> TaskView:
+    """A task that the caller may see: with a key for its queue, or anybody where results are public."""
+    if state.settings.public_results:
+        return await _find(state, task_id)
+    caller = permitted(await state.access.caller(request.method, request.scope["headers"]), _READERS)
+    view = await _find(state, task_id)
+    if not caller.sees(view.queue):
+        # Its existence is not told either.
+        raise NotFoundError("task not found")
+    return view
+
+
+_READERS = (Role.CLIENT, Role.VIEWER)
 
 
 def _wait_seconds(text: str) -> float:
@@ -98,7 +120,7 @@ async def known_queue(state: ServerState, name: str) -> str:
     return name
 
 
-@router.get("/api/queues/{queue}/tasks", tags=["tasks"], dependencies=[needs_admin])
+@router.get("/api/queues/{queue}/tasks", tags=["tasks"], dependencies=[needs_viewer])
 async def list_tasks(
     queue: str,
     state: State,
@@ -106,7 +128,7 @@ async def list_tasks(
     limit: str = "10",
     offset: str = "0",
 ) -> Response:
-    """Tasks of a queue in one state (key: admin): the oldest waiting ones, or the newest ended ones, first."""
+    """Tasks of a queue in one state (role: viewer): the oldest waiting ones, or the newest ended ones, first."""
     try:
         wanted = TaskState(task_state)
     except ValueError:
@@ -121,9 +143,9 @@ def _number(text: str, default: int, most: int) -> int:
     return min(int(text), most) if text.isascii() and text.isdigit() and len(text) < 12 else default
 
 
-@router.get("/api/queues/{queue}/tasks/{task_id}", tags=["tasks"], dependencies=[needs_admin])
+@router.get("/api/queues/{queue}/tasks/{task_id}", tags=["tasks"], dependencies=[needs_viewer])
 async def get_queue_task(queue: str, task_id: str, state: State) -> Response:
-    """One task of a queue (key: admin)."""
+    """One task of a queue (role: viewer)."""
     name = await known_queue(state, queue)
     view = await state.inspector.get(name, task_id)
     if view is None:
@@ -131,23 +153,23 @@ async def get_queue_task(queue: str, task_id: str, state: State) -> Response:
     return json_answer(task_row(view, single=True))
 
 
-@router.delete("/api/queues/{queue}/tasks/{task_id}", tags=["tasks"], dependencies=[needs_admin])
+@router.delete("/api/queues/{queue}/tasks/{task_id}", tags=["tasks"], dependencies=[needs_operator])
 async def delete_task(queue: str, task_id: str, state: State) -> Response:
-    """Delete a task that is not running (key: admin)."""
+    """Delete a task that is not running (role: operator)."""
     name = await known_queue(state, queue)
     (acted,) = await state.operator.act(Action.DELETE, name, [task_id])
     _refuse_illegal(acted, Action.DELETE)
     return json_answer({"message": "task deleted", "task_id": task_id})
 
 
-@router.post("/api/tasks/{task_id}/{action}", tags=["tasks"], dependencies=[needs_admin])
-async def act_on_task(task_id: str, action: str, state: State) -> Response:
-    """Cancel, run or archive a task by its id (key: admin). A running task is asked to stop."""
+@router.post("/api/tasks/{task_id}/{action}", tags=["tasks"], dependencies=[needs_operator_scoped])
+async def act_on_task(task_id: str, action: str, request: Request, state: State) -> Response:
+    """Cancel, run or archive a task by its id (role: operator). A running task is asked to stop."""
     words = {"cancel": Action.CANCEL, "run": Action.RUN, "archive": Action.ARCHIVE}
     if action not in words:
         raise NotFoundError(f"there is no action {action!r}", hint=f"there are {', '.join(words)}")
     queue = await state.inspector.queue_of(task_id)
-    if queue is None:
+    if queue is None or not caller_of(request).sees(queue):
         raise NotFoundError("task not found")
     (acted,) = await state.operator.act(words[action], queue, [task_id])
     _refuse_illegal(acted, words[action])
@@ -168,9 +190,9 @@ def _refuse_illegal(acted: Acted, action: Action) -> None:
 _PAST = {Action.CANCEL: "cancelled", Action.RUN: "run", Action.ARCHIVE: "archived", Action.DELETE: "deleted"}
 
 
-@router.get("/api/queues/{queue}/tasks/{task_id}/log", tags=["tasks"], dependencies=[needs_admin])
+@router.get("/api/queues/{queue}/tasks/{task_id}/log", tags=["tasks"], dependencies=[needs_viewer])
 async def get_task_log(queue: str, task_id: str, state: State) -> Response:
-    """What a task printed: its last 64 KiB (key: admin)."""
+    """What a task printed: its last 64 KiB (role: viewer)."""
     name = await known_queue(state, queue)
     text = await state.inspector.task_log(name, task_id)
     if text is None:

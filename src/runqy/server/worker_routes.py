@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import time
 from typing import Any
@@ -10,10 +9,20 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from runqy.config.model import QueueConfig, SubQueue, parse_queue_name
-from runqy.errors import ConflictError, NotFoundError, RunqyError, UnavailableError, UsageError
+from runqy.errors import ConflictError, NotAllowedError, NotFoundError, RunqyError, UnavailableError, UsageError
+from runqy.server.access import is_local
 from runqy.server.answers import worker_row
+from runqy.server.auth import Caller
 from runqy.server.errors import error_answer, error_texts
-from runqy.server.responding import State, json_answer, needs_admin, needs_worker, read_json_object
+from runqy.server.responding import (
+    State,
+    caller_of,
+    json_answer,
+    needs_operator,
+    needs_viewer,
+    needs_worker,
+    read_json_object,
+)
 from runqy.server.state import ServerState
 
 router = APIRouter()
@@ -26,7 +35,9 @@ async def register(request: Request, state: State) -> Response:
     """Everything a worker needs for one parent queue: Redis, code, secrets (key: worker or admin)."""
     try:
         body = await read_json_object(request)
-        return json_answer(_registration(state, body, request.client.host if request.client else ""))
+        return json_answer(
+            _registration(state, body, caller_of(request), request.client.host if request.client else "")
+        )
     except RunqyError as error:
         status, _, _ = error_answer(error)
         texts = error_texts(error)
@@ -34,12 +45,14 @@ async def register(request: Request, state: State) -> Response:
         return json_answer({"error": texts[0], "errors": texts}, status)
 
 
-def _registration(state: ServerState, body: dict[str, Any], caller: str) -> dict[str, Any]:
+def _registration(state: ServerState, body: dict[str, Any], by: Caller, address: str) -> dict[str, Any]:
     name = body.get("queue")
     if not name:
         raise UsageError("queue name is required")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise UsageError("invalid queue name: must be 1-128 chars, alphanumeric with dots, hyphens, underscores")
+    if not by.sees(name):
+        raise NotAllowedError(f"this key may not serve queue '{name}'", hint="use a worker key for this queue")
     config, subs = _served(state, name)
     deployment = config.deployment
     if deployment is None:
@@ -67,7 +80,7 @@ def _registration(state: ServerState, body: dict[str, Any], caller: str) -> dict
     if deployment.path:
         order["path"] = deployment.path
     return {
-        "redis": _redis(state, caller),
+        "redis": _redis(state, address),
         "queue": {"name": name, "priority": max(sub.priority for sub in subs)},
         "sub_queues": [{"name": config.full_name(sub), "priority": sub.priority} for sub in subs],
         "deployment": order,
@@ -89,7 +102,7 @@ def _served(state: ServerState, name: str) -> tuple[QueueConfig, tuple[SubQueue,
 def _redis(state: ServerState, caller: str) -> dict[str, Any]:
     target = state.redis
     address = state.settings.redis_advertise or target.address
-    if state.embedded and not state.settings.redis_advertise and not _is_local(caller):
+    if state.embedded and not state.settings.redis_advertise and not is_local(caller):
         raise ConflictError(
             "this server keeps its tasks in an embedded storage that only its own machine can reach",
             why=f"the worker calls from {caller}",
@@ -106,35 +119,26 @@ def _redis(state: ServerState, caller: str) -> dict[str, Any]:
     return document
 
 
-def _is_local(caller: str) -> bool:
-    try:
-        address = ipaddress.ip_address(caller)
-    except ValueError:
-        return caller in {"", "localhost"}
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
-
-
-@router.get("/workers", tags=["workers"], dependencies=[needs_admin])
+@router.get("/workers", tags=["workers"], dependencies=[needs_viewer])
 async def list_workers(state: State) -> Response:
-    """All workers that were heard of lately (key: admin)."""
+    """All workers that were heard of lately (role: viewer)."""
     now = time.time()
     rows = [worker_row(record, now) for record in await state.workers.all()]
     return json_answer({"workers": rows, "count": len(rows)})
 
 
-@router.get("/workers/{worker_id}", tags=["workers"], dependencies=[needs_admin])
+@router.get("/workers/{worker_id}", tags=["workers"], dependencies=[needs_viewer])
 async def get_worker(worker_id: str, state: State) -> Response:
-    """One worker (key: admin)."""
+    """One worker (role: viewer)."""
     record = await state.workers.get(worker_id)
     if record is None:
         raise NotFoundError("Worker not found")
     return json_answer(worker_row(record, time.time()))
 
 
-@router.get("/workers/{worker_id}/logs", tags=["workers"], dependencies=[needs_admin])
+@router.get("/workers/{worker_id}/logs", tags=["workers"], dependencies=[needs_viewer])
 async def get_worker_logs(worker_id: str, state: State, n: str = "200") -> Response:
-    """The last lines that a worker's task processes printed (key: admin)."""
+    """The last lines that a worker's task processes printed (role: viewer)."""
     if await state.workers.get(worker_id) is None:
         raise NotFoundError("Worker not found")
     count = min(int(n), 500) if n.isascii() and n.isdigit() and len(n) < 6 else 200
@@ -142,9 +146,9 @@ async def get_worker_logs(worker_id: str, state: State, n: str = "200") -> Respo
     return json_answer({"lines": lines, "count": len(lines)})
 
 
-@router.post("/workers/{worker_id}/{order}", tags=["workers"], dependencies=[needs_admin])
+@router.post("/workers/{worker_id}/{order}", tags=["workers"], dependencies=[needs_operator])
 async def order_worker(worker_id: str, order: str, state: State) -> Response:
-    """Restart a worker's task processes, or drain and stop the worker (key: admin)."""
+    """Restart a worker's task processes, or drain and stop the worker (role: operator)."""
     if order not in {"restart", "drain"}:
         raise NotFoundError(f"there is no order {order!r} for a worker", hint="there are restart and drain")
     if await state.workers.get(worker_id) is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sqlite3
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -163,14 +165,28 @@ def _configure_sqlite(engine: AsyncEngine) -> None:
         # The driver's own idea of transactions would leave DDL outside of them.
         dbapi_connection.isolation_level = None
         cursor = dbapi_connection.cursor()
-        for pragma in (f"busy_timeout={BUSY_TIMEOUT_MS}", "journal_mode=WAL", "foreign_keys=ON"):
+        for pragma in (f"busy_timeout={BUSY_TIMEOUT_MS}", "foreign_keys=ON"):
             cursor.execute(f"PRAGMA {pragma}")
+        _use_wal(cursor)
         cursor.close()
 
     @event.listens_for(engine.sync_engine, "begin")
     def begin(connection: Connection) -> None:
         is_immediate = connection.get_execution_options().get(_IMMEDIATE, False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if is_immediate else "BEGIN")
+
+
+def _use_wal(cursor: Any) -> None:
+    """SQLite does not wait for others when a new file changes to WAL, so this does."""
+    deadline = time.monotonic() + BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
 
 
 def _translated(error: Exception, shown: str) -> RunqyError:
