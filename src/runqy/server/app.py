@@ -29,7 +29,15 @@ from runqy.broker.operator import Operator
 from runqy.broker.workers import WorkerRegistry
 from runqy.errors import ConfigurationError, NotImplementedYetError, RunqyError, UnavailableError
 from runqy.maintenance import Maintenance
-from runqy.server import account_routes, health_routes, key_routes, queue_routes, task_routes, worker_routes
+from runqy.server import (
+    account_routes,
+    dashboard_files,
+    health_routes,
+    key_routes,
+    queue_routes,
+    task_routes,
+    worker_routes,
+)
 from runqy.server.access import Access
 from runqy.server.auth import Keys, admin_key
 from runqy.server.configuration import reload_folder, watch_folder
@@ -59,6 +67,8 @@ def create_app(state: ServerState) -> Any:
     app.state.server = state
     for routes in _ROUTES:
         app.include_router(routes.router)
+    if not state.settings.no_ui:
+        app.include_router(dashboard_files.router)
 
     @app.exception_handler(RunqyError)
     async def refuse(_request: Request, error: RunqyError) -> Response:
