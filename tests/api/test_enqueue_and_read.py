@@ -9,13 +9,10 @@ from typing import Any
 
 import httpx2
 import pytest
-from harness.api import Api
+from harness.api import Api, complete, take
 
 from runqy.broker import keys
-from runqy.broker.transitions import AttemptEnd
 from runqy.tasks.limits import Limits
-from runqy.tasks.message import PickedTask
-from runqy.tasks.outcome import Complete
 
 CLIENT = "client-key-0123456789abcdef"
 
@@ -24,15 +21,6 @@ async def add(api: Api, body: Any, **headers: str) -> httpx2.Response:
     async with api.client(CLIENT) as client:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         return await client.post("/queue/add", content=content, headers=headers)
-
-
-async def take(api: Api, queue: str) -> PickedTask:
-    (task,) = (await api.broker.pick_up([queue], 1, token="w#1", starting=1, fallback=Limits())).tasks
-    return task
-
-
-async def complete(api: Api, task: PickedTask, result: bytes = b'"done"') -> None:
-    assert await api.broker.finish([AttemptEnd(task.queue, task.id, task.token, Complete(result), task.limits, 0.01)])
 
 
 async def test_a_task_is_stamped_with_the_limits_of_its_queue(api: Api) -> None:

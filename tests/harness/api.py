@@ -12,9 +12,12 @@ import httpx2
 
 from harness.redis_servers import free_port
 from runqy.broker.broker import Broker
+from runqy.broker.transitions import AttemptEnd, PickedTask
 from runqy.server.app import serve
 from runqy.server.state import ServerState
 from runqy.settings.server import load_server_settings
+from runqy.tasks.limits import Limits
+from runqy.tasks.outcome import Complete
 
 ADMIN, WORKER, CLIENT = "admin-key-0123456789abcdef", "worker-key-0123456789abcdef", "client-key-0123456789abcdef"
 
@@ -89,3 +92,14 @@ async def running_server(folder: Path, redis_url: str, **environ: str) -> AsyncI
     finally:
         stop.set()
         assert await server == 0
+
+
+async def take(api: Api, queue: str) -> PickedTask:
+    """Pick one task up, as a worker would."""
+    (task,) = (await api.broker.pick_up([queue], 1, token="w#1", starting=1, fallback=Limits())).tasks
+    return task
+
+
+async def complete(api: Api, task: PickedTask, result: bytes = b'"done"') -> None:
+    """End it well."""
+    assert await api.broker.finish([AttemptEnd(task.queue, task.id, task.token, Complete(result), task.limits, 0.01)])

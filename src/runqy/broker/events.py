@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+import contextlib
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 import structlog
@@ -25,7 +26,41 @@ log = structlog.get_logger(__name__)
 DELETED = "deleted"
 """Stands where a state would, for a task that an operator deleted."""
 
+_TASK_CHANNELS = keys.progress_channel("")
 _TERMINAL_WORDS = tuple(state.value for state in TERMINAL)
+
+
+class Follower:
+    """What is told about one task, in order: pairs of a kind and a text.
+
+    Kinds: ``state`` (the text is the state), ``progress`` and ``output`` (JSON), ``log`` (text). Whoever reads
+    too slowly loses the oldest; ``lost`` counts them.
+    """
+
+    def __init__(self) -> None:
+        self._told: deque[tuple[str, str]] = deque(maxlen=_FOLLOWED_MESSAGES)
+        self._new = asyncio.Event()
+        self.lost = 0
+
+    def tell(self, kind: str, text: str) -> None:
+        """Add one."""
+        self.lost += len(self._told) == _FOLLOWED_MESSAGES
+        self._told.append((kind, text))
+        self._new.set()
+
+    async def next(self, timeout: float) -> tuple[str, str] | None:
+        """The next one, None when ``timeout`` seconds pass without one."""
+        if not self._told:
+            self._new.clear()
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._new.wait()
+            except TimeoutError:
+                return None
+        return self._told.popleft()
+
+
+_FOLLOWED_MESSAGES = 2_000
 
 
 class Events:
@@ -44,6 +79,8 @@ class Events:
         self._controls: list[Callable[[str], None]] = []
         self._changes: list[Callable[[str, str, str], None]] = []
         self._waiters: dict[str, set[asyncio.Future[None]]] = defaultdict(set)
+        self._followers: dict[str, set[Follower]] = defaultdict(set)
+        self._pubsub: Any = None
         self._task: asyncio.Task[None] | None = None
         self._connected = asyncio.Event()
 
@@ -87,6 +124,33 @@ class Events:
     def subscribe_changes(self, callback: Callable[[str, str, str], None]) -> None:
         """Call back with queue, state (or `DELETED`) and id for each task that moved (needs ``task_ends``)."""
         self._changes.append(callback)
+
+    @property
+    def followed(self) -> int:
+        """How many tasks are followed now."""
+        return len(self._followers)
+
+    @contextlib.asynccontextmanager
+    async def follow(self, task_id: str) -> AsyncIterator[Follower]:
+        """Listen to one task (needs ``task_ends``) while the block lasts; many may follow on the one connection."""
+        follower, channel = Follower(), keys.progress_channel(task_id)
+        self._followers[task_id].add(follower)
+        try:
+            if len(self._followers[task_id]) == 1:
+                await self._change("subscribe", channel)
+            yield follower
+        finally:
+            self._followers[task_id].discard(follower)
+            if not self._followers[task_id]:
+                del self._followers[task_id]
+                await self._change("unsubscribe", channel)
+
+    async def _change(self, verb: str, *channels: str) -> None:
+        """Subscribe or unsubscribe where the subscription stands; a new one is told of all followers anyway."""
+        if channels and self._pubsub is not None and self.connected:
+            # A broken connection is found and made again by the one who listens.
+            with contextlib.suppress(RedisError, OSError):
+                await getattr(self._pubsub, verb)(*channels)
 
     async def wait_for_end(self, queue: str, task_id: str, timeout: float) -> bool:
         """Wait until the task has ended or is gone; False when ``timeout`` seconds pass first.
@@ -156,6 +220,7 @@ class Events:
         client: Any = open_subscriber(self._connection)
         try:
             async with client.pubsub(ignore_subscribe_messages=False) as pubsub:
+                self._pubsub = pubsub
                 await pubsub.subscribe(keys.WAKE_CHANNEL, keys.CANCEL_CHANNEL, keys.CONTROL_CHANNEL)
                 if self._task_ends:
                     await pubsub.psubscribe(keys.EVENTS_PATTERN)
@@ -176,9 +241,12 @@ class Events:
                             self._listened = True
                             self._connected.set()
                             self._wake_all()
+                            await self._change("subscribe", *map(keys.progress_channel, self._followers))
                     else:
                         self._deliver(message)
         finally:
+            self._pubsub = None
+            self._connected.clear()
             await client.aclose()
 
     def _deliver(self, message: dict[str, Any]) -> None:
@@ -194,6 +262,10 @@ class Events:
         elif channel == keys.CONTROL_CHANNEL:
             for callback in list(self._controls):
                 callback(text)
+        elif channel.startswith(_TASK_CHANNELS):
+            kind, _, rest = text.partition(" ")
+            for follower in self._followers.get(channel.removeprefix(_TASK_CHANNELS), ()):
+                follower.tell(kind, rest)
         else:
             self._deliver_changes(keys.queue_of_events_channel(channel), text)
 
@@ -206,5 +278,7 @@ class Events:
                     for future in self._waiters.get(task_id, ()):
                         if not future.done():
                             future.set_result(None)
+                for follower in self._followers.get(task_id, ()):
+                    follower.tell("state", state)
                 for callback in self._changes:
                     callback(queue, state, task_id)

@@ -34,6 +34,7 @@ from runqy.server import (
     dashboard_files,
     health_routes,
     key_routes,
+    live_routes,
     queue_routes,
     task_routes,
     worker_routes,
@@ -45,6 +46,7 @@ from runqy.server.enqueue_routes import FastRoutes
 from runqy.server.errors import error_answer
 from runqy.server.protection import Protection
 from runqy.server.responding import json_answer
+from runqy.server.sampler import Sampler
 from runqy.server.state import ServerState
 from runqy.service import end_tasks
 from runqy.settings.server import ServerSettings
@@ -58,7 +60,7 @@ SERVER_FILE = "server.json"
 GRACEFUL_SECONDS = 5
 
 
-_ROUTES = (task_routes, health_routes, queue_routes, worker_routes, account_routes, key_routes)
+_ROUTES = (task_routes, health_routes, queue_routes, worker_routes, account_routes, key_routes, live_routes)
 
 
 def create_app(state: ServerState) -> Any:
@@ -154,6 +156,9 @@ async def server_state(settings: ServerSettings) -> AsyncIterator[ServerState]:
         access = Access(settings, Keys.of(settings, key), database)
         await access.start()
         stack.push_async_callback(access.stop)
+        workers = WorkerRegistry(connection)
+        sampler = Sampler(connection, inspector, workers, database)
+        stack.push_async_callback(sampler.stop)
         state = ServerState(
             settings=settings,
             access=access,
@@ -164,9 +169,10 @@ async def server_state(settings: ServerSettings) -> AsyncIterator[ServerState]:
             inspector=inspector,
             operator=Operator(connection),
             events=events,
-            workers=WorkerRegistry(connection),
+            workers=workers,
             database=database,
             queues=QueueStore(database),
+            sampler=sampler,
             key_file=key_file,
         )
         await state.queues.refresh()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import AsyncGenerator, Awaitable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +16,8 @@ from runqy.broker.operator import Operator
 from runqy.broker.workers import WorkerRegistry
 from runqy.errors import UnavailableError
 from runqy.server.access import Access
+from runqy.server.sampler import Sampler
+from runqy.service import end_tasks
 from runqy.settings.redis import RedisTarget
 from runqy.settings.server import ServerSettings
 from runqy.store.database import Database
@@ -41,6 +43,7 @@ class ServerState:
     workers: WorkerRegistry
     database: Database
     queues: QueueStore
+    sampler: Sampler
     key_file: Path | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """set when the server begins to stop: who waits is answered"""
@@ -57,6 +60,25 @@ class ServerState:
         finally:
             task.cancel()
             stop.cancel()
+
+    async def until_stopping(self, items: AsyncGenerator[_T, None]) -> AsyncGenerator[_T]:
+        """The same items, ended when the server stops."""
+        stop = asyncio.ensure_future(self.stopping.wait())
+        try:
+            while not stop.done():
+                item = asyncio.ensure_future(anext(items))
+                try:
+                    await asyncio.wait({item, stop}, return_when=asyncio.FIRST_COMPLETED)
+                    if item.done():
+                        yield item.result()
+                finally:
+                    # The source must stand still before it can be closed.
+                    await end_tasks(item)
+        except StopAsyncIteration:
+            return
+        finally:
+            await end_tasks(stop)
+            await items.aclose()
 
     async def announce_change(self) -> None:
         """Tell workers and other servers that the configuration changed, and register the queues."""

@@ -68,7 +68,7 @@ async def get_task(task_id: str, request: Request, state: State, wait: str = "",
 
     `wait=true` answers when the task has ended, within `timeout` (seconds or a duration, up to 300 s); 408 after that.
     """
-    view = await _find_for(request, state, task_id)
+    view = await find_for(request, state, task_id)
     if wait == "true" and view.state not in TERMINAL:
         if not await state.unless_stopping(state.events.wait_for_end(view.queue, task_id, _wait_seconds(timeout))):
             return json_answer({"errors": ["timeout waiting for task result"]}, 408)
@@ -76,7 +76,7 @@ async def get_task(task_id: str, request: Request, state: State, wait: str = "",
     return json_answer({"Info": task_info(view)})
 
 
-async def _find_for(request: Request, state: ServerState, task_id: str) -> TaskView:
+async def find_for(request: Request, state: ServerState, task_id: str) -> TaskView:
     """A task that the caller may see: with a key for its queue, or anybody where results are public."""
     if state.settings.public_results:
         return await _find(state, task_id)
