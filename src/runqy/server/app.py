@@ -37,6 +37,7 @@ from runqy.server import (
     live_routes,
     queue_routes,
     task_routes,
+    vault_routes,
     worker_routes,
 )
 from runqy.server.access import Access
@@ -52,6 +53,7 @@ from runqy.service import end_tasks
 from runqy.settings.server import ServerSettings
 from runqy.store.database import Database
 from runqy.store.queues import QueueStore
+from runqy.store.vaults import VaultStore
 from runqy.telemetry import add_secret
 
 log = structlog.get_logger(__name__)
@@ -60,7 +62,16 @@ SERVER_FILE = "server.json"
 GRACEFUL_SECONDS = 5
 
 
-_ROUTES = (task_routes, health_routes, queue_routes, worker_routes, account_routes, key_routes, live_routes)
+_ROUTES = (
+    task_routes,
+    health_routes,
+    queue_routes,
+    worker_routes,
+    account_routes,
+    key_routes,
+    live_routes,
+    vault_routes,
+)
 
 
 def create_app(state: ServerState) -> Any:
@@ -173,6 +184,7 @@ async def server_state(settings: ServerSettings) -> AsyncIterator[ServerState]:
             database=database,
             queues=QueueStore(database),
             sampler=sampler,
+            vaults=await _vaults(settings, database),
             key_file=key_file,
         )
         await state.queues.refresh()
@@ -187,6 +199,23 @@ async def server_state(settings: ServerSettings) -> AsyncIterator[ServerState]:
             watching = asyncio.create_task(watch_folder(state), name="watch")
             stack.callback(watching.cancel)
         yield state
+
+
+async def _vaults(settings: ServerSettings, database: Database) -> VaultStore | None:
+    """The vaults, where a master key is configured; says loudly what that key does not open."""
+    if settings.vault_master_key is None:
+        return None
+    add_secret(settings.vault_master_key.get_secret_value())
+    vaults = VaultStore(database, settings.vault_master_key)
+    closed = await vaults.unreadable()
+    if closed:
+        log.error(
+            "stored vault values can't be decrypted with this RUNQY_VAULT_MASTER_KEY",
+            values=closed[:10],
+            count=len(closed),
+            hint="give the key they were stored with, or set them again",
+        )
+    return vaults
 
 
 async def _until_there(what: str, work: Callable[[], Awaitable[Any]]) -> Any:

@@ -22,6 +22,7 @@ from runqy.settings.redis import RedisTarget
 from runqy.settings.server import ServerSettings
 from runqy.store.database import Database
 from runqy.store.queues import QueueStore
+from runqy.store.vaults import VaultStore
 
 _T = TypeVar("_T")
 
@@ -44,6 +45,8 @@ class ServerState:
     database: Database
     queues: QueueStore
     sampler: Sampler
+    vaults: VaultStore | None = None
+    """None: no master key is configured"""
     key_file: Path | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """set when the server begins to stop: who waits is answered"""

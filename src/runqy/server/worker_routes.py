@@ -6,9 +6,10 @@ import re
 import time
 from typing import Any
 
+import structlog
 from fastapi import APIRouter, Request, Response
 
-from runqy.config.model import QueueConfig, SubQueue, parse_queue_name
+from runqy.config.model import Deployment, QueueConfig, SubQueue, parse_queue_name
 from runqy.errors import ConflictError, NotAllowedError, NotFoundError, RunqyError, UnavailableError, UsageError
 from runqy.server.access import is_local
 from runqy.server.answers import worker_row
@@ -24,7 +25,9 @@ from runqy.server.responding import (
     read_json_object,
 )
 from runqy.server.state import ServerState
+from runqy.store.sealing import SealError
 
+log = structlog.get_logger(__name__)
 router = APIRouter()
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,127}", re.ASCII)
@@ -36,7 +39,7 @@ async def register(request: Request, state: State) -> Response:
     try:
         body = await read_json_object(request)
         return json_answer(
-            _registration(state, body, caller_of(request), request.client.host if request.client else "")
+            await _registration(state, body, caller_of(request), request.client.host if request.client else "")
         )
     except RunqyError as error:
         status, _, _ = error_answer(error)
@@ -45,7 +48,7 @@ async def register(request: Request, state: State) -> Response:
         return json_answer({"error": texts[0], "errors": texts}, status)
 
 
-def _registration(state: ServerState, body: dict[str, Any], by: Caller, address: str) -> dict[str, Any]:
+async def _registration(state: ServerState, body: dict[str, Any], by: Caller, address: str) -> dict[str, Any]:
     name = body.get("queue")
     if not name:
         raise UsageError("queue name is required")
@@ -61,10 +64,7 @@ def _registration(state: ServerState, body: dict[str, Any], by: Caller, address:
             hint="give it one: git_url and startup_cmd",
             why="no code is configured",
         )
-    if deployment.vaults or deployment.git_token:
-        raise UnavailableError(
-            f"vaults requested for queue {name} but vaults feature is not configured (set RUNQY_VAULT_MASTER_KEY)"
-        )
+    secrets = await _secrets(state, name, deployment)
     order: dict[str, Any] = {
         "git_url": deployment.git_url,
         "branch": deployment.branch,
@@ -79,12 +79,48 @@ def _registration(state: ServerState, body: dict[str, Any], by: Caller, address:
         order["code_path"] = deployment.code_path
     if deployment.path:
         order["path"] = deployment.path
+    if deployment.vaults:
+        order["vaults"] = list(deployment.vaults)
     return {
         "redis": _redis(state, address),
         "queue": {"name": name, "priority": max(sub.priority for sub in subs)},
         "sub_queues": [{"name": config.full_name(sub), "priority": sub.priority} for sub in subs],
         "deployment": order,
+        **secrets,
     }
+
+
+async def _secrets(state: ServerState, name: str, deployment: Deployment) -> dict[str, Any]:
+    """What the vaults hold for a queue: variables of its task code, and the token for its repository.
+
+    Raises `UnavailableError` when variables are wanted that can't be had. A token that can't is left out, since
+    the worker may have one of its own.
+    """
+    secrets: dict[str, Any] = {}
+    if deployment.vaults:
+        if state.vaults is None:
+            raise UnavailableError(
+                f"vaults requested for queue {name} but vaults feature is not configured (set RUNQY_VAULT_MASTER_KEY)"
+            )
+        variables = await state.vaults.merged(deployment.vaults)
+        if variables:
+            secrets["vaults"] = variables
+    if deployment.git_token:
+        token = await _git_token(state, name, deployment.git_token)
+        if token:
+            secrets["git_token"] = token
+    return secrets
+
+
+async def _git_token(state: ServerState, name: str, reference: str) -> str:
+    if state.vaults is None:
+        log.error("a queue's git token is in a vault, and RUNQY_VAULT_MASTER_KEY is not set", queue=name)
+        return ""
+    try:
+        return await state.vaults.referenced(reference)
+    except (NotFoundError, SealError) as error:
+        log.error("a queue's git token can't be had from its vault", queue=name, reason=str(error), hint=error.hint)
+        return ""
 
 
 def _served(state: ServerState, name: str) -> tuple[QueueConfig, tuple[SubQueue, ...]]:
