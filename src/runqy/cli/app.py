@@ -22,9 +22,13 @@ COMMANDS = {
     "task": ("runqy.cli.task:task", "Enqueue tasks, look at them, act on them."),
     "queue": ("runqy.cli.queue:queue", "List, inspect, pause and resume queues."),
     "config": ("runqy.cli.config:config", "Check, list and reload queue configuration."),
+    "vault": ("runqy.cli.vault:vault", "Keep secrets for task code, encrypted."),
 }
 EXTRAS = {
-    **dict.fromkeys(("fastapi", "starlette", "uvicorn", "sqlalchemy", "alembic", "aiosqlite", "watchfiles"), "server"),
+    **dict.fromkeys(
+        ("fastapi", "starlette", "uvicorn", "sqlalchemy", "alembic", "aiosqlite", "watchfiles", "cryptography"),
+        "server",
+    ),
     "psycopg": "postgres",
 }
 """Which extra brings a package that a bare installation lacks."""

@@ -47,12 +47,18 @@ class Endpoint:
     url: str
     key: str
     source: str
+    data_dir: Path | None = None
+    """of a server that runs on this machine"""
+
+
+class NoServerError(UnavailableError):
+    """Nothing names a server, and none runs here."""
 
 
 def find_server(session: Session) -> Endpoint:
     """Flag, `RUNQY_SERVER`, saved profile, `server.json` of a server here or in a parent folder; in this order.
 
-    Raises `UnavailableError` when none of them names a server.
+    Raises `NoServerError` when none of them names a server.
     """
     key = session.api_key or _environment_key()
     url = session.server or os.environ.get("RUNQY_SERVER", "")
@@ -73,8 +79,8 @@ def find_server(session: Session) -> Endpoint:
                     why=error.strerror or str(error),
                     hint="run as the user who started the server, or set RUNQY_API_KEY",
                 ) from error
-        return Endpoint(url, key, str(path))
-    raise UnavailableError(
+        return Endpoint(url, key, str(path), path.parent)
+    raise NoServerError(
         "No server is known",
         why="neither --server, RUNQY_SERVER nor a saved login names one, and none runs from this folder or a parent",
         hint="start one with `runqy serve` or `runqy dev`, or say where it is: --server http://host:3000",

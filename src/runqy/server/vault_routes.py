@@ -7,10 +7,10 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from runqy.errors import UnavailableError, UsageError
-from runqy.server.answers import rfc3339
 from runqy.server.responding import State, json_answer, needs_admin, note_audit, read_json_object
 from runqy.server.state import ServerState
-from runqy.store.vaults import Entry, VaultStore
+from runqy.server.vault_documents import entries_document, vault_document, vaults_document
+from runqy.store.vaults import VaultStore
 
 router = APIRouter(tags=["vaults"], dependencies=[needs_admin])
 
@@ -28,29 +28,11 @@ def _vaults(request: Request, state: ServerState) -> VaultStore:
     return state.vaults
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
-    return {
-        "key": entry.key,
-        "value": entry.value,
-        "is_secret": entry.is_secret,
-        "created_at": _time(entry.created_at),
-        "updated_at": _time(entry.updated_at),
-    }
-
-
-def _time(seconds: float | None) -> str:
-    return rfc3339(None if seconds is None else float(int(seconds)))
-
-
 @router.get(_API)
 @router.get(_DASHBOARD, include_in_schema=False)
 async def list_vaults(request: Request, state: State) -> Response:
     """All vaults with how many entries each has (role: admin)."""
-    rows = [
-        {"name": vault.name, "description": vault.description, "entry_count": vault.entry_count}
-        for vault in await _vaults(request, state).all()
-    ]
-    return json_answer({"vaults": rows, "count": len(rows)})
+    return json_answer(vaults_document(await _vaults(request, state).all()))
 
 
 @router.post(_API)
@@ -75,16 +57,7 @@ async def create_vault(request: Request, state: State) -> Response:
 @router.get(_DASHBOARD + "/{vault}", include_in_schema=False)
 async def get_vault(vault: str, request: Request, state: State) -> Response:
     """One vault; the values of secrets are masked (role: admin)."""
-    found = await _vaults(request, state).get(vault)
-    return json_answer(
-        {
-            "name": found.name,
-            "description": found.description,
-            "entries": [_entry(entry) for entry in found.entries],
-            "created_at": _time(found.created_at),
-            "updated_at": _time(found.updated_at),
-        }
-    )
+    return json_answer(vault_document(await _vaults(request, state).get(vault)))
 
 
 @router.delete(_API + "/{vault}")
@@ -108,8 +81,7 @@ def _uses(deployment: Any, vault: str) -> bool:
 @router.get(_DASHBOARD + "/{vault}/entries", include_in_schema=False)
 async def list_entries(vault: str, request: Request, state: State) -> Response:
     """The entries of a vault by key; the values of secrets are masked (role: admin)."""
-    rows = [_entry(entry) for entry in (await _vaults(request, state).get(vault)).entries]
-    return json_answer({"entries": rows, "count": len(rows)})
+    return json_answer(entries_document((await _vaults(request, state).get(vault)).entries))
 
 
 @router.post(_API + "/{vault}/entries")

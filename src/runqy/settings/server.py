@@ -117,6 +117,15 @@ def load_server_settings(
     return settings
 
 
+def load_vault_rotation_key(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Secret | None:
+    """The master key to change to, None when it is not given. Raises `ConfigurationError` when it is no key."""
+    environment = read_environment(os.environ if environ is None else environ, cwd or Path.cwd())
+    resolver = Resolver({}, environment)
+    key = resolver.take(names.VAULT_NEW_MASTER_KEY, None)
+    resolver.finish("The new master key is wrong")
+    return key
+
+
 def _build(resolver: Resolver, directory: Path) -> ServerSettings:
     take = resolver.take
     port = take(names.PORT, 3000)

@@ -97,6 +97,8 @@ MAX_BODY_SIZE = Setting("max_body_size", integer(-(2**31), 2**40), ("RUNQY_MAX_B
 CORS_ORIGINS = Setting("cors_origins", names, ("RUNQY_CORS_ORIGINS",))
 JWT_SECRET = Setting("jwt_secret", secret, ("RUNQY_JWT_SECRET",), secret=True)
 VAULT_MASTER_KEY = Setting("vault_master_key", _master_key, ("RUNQY_VAULT_MASTER_KEY",), secret=True)
+VAULT_NEW_MASTER_KEY = Setting("vault_new_master_key", _master_key, ("RUNQY_VAULT_NEW_MASTER_KEY",), secret=True)
+"""read by ``runqy vault rotate-key`` alone"""
 GITHUB_PAT = Setting("github_pat", secret, ("GITHUB_PAT",), secret=True)
 PROMETHEUS_ADDRESS = Setting("prometheus_address", text, ("PROMETHEUS_ADDRESS",))
 NO_UI = Setting("no_ui", true_false, flag="--no-ui")
