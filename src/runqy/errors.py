@@ -138,6 +138,7 @@ class NotImplementedYetError(RunqyError):
     """Part of the contract, but not in this release."""
 
     http_status = 501
+    AUTOSCALE = "autoscaling of rented machines is not in this release"
 
 
 class TaskFailedError(RunqyError):

@@ -22,6 +22,7 @@ COMMANDS = {
     "task": ("runqy.cli.task:task", "Enqueue tasks, look at them, act on them."),
     "queue": ("runqy.cli.queue:queue", "List, inspect, pause and resume queues."),
     "config": ("runqy.cli.config:config", "Check, list and reload queue configuration."),
+    "autoscale": ("runqy.cli.autoscale:autoscale", "Rented machines that come and go (not in this release)."),
     "vault": ("runqy.cli.vault:vault", "Keep secrets for task code, encrypted."),
 }
 EXTRAS = {

@@ -31,6 +31,7 @@ from runqy.errors import ConfigurationError, NotImplementedYetError, RunqyError,
 from runqy.maintenance import Maintenance
 from runqy.server import (
     account_routes,
+    autoscale_routes,
     dashboard_files,
     health_routes,
     key_routes,
@@ -71,6 +72,7 @@ _ROUTES = (
     key_routes,
     live_routes,
     vault_routes,
+    autoscale_routes,
 )
 
 
