@@ -121,9 +121,13 @@ class Inspector:
 
     async def list_tasks(self, queue: str, state: State, *, offset: int = 0, limit: int = 20) -> list[TaskView]:
         """Tasks in one state: oldest first for the waiting ones, newest first for the ended ones."""
-        ids = [id_.decode() for id_ in await self._ids(queue, state, offset, limit)]
+        ids = await self.task_ids(queue, state, offset=offset, limit=limit)
         views = await self._views(queue, ids)
         return [view for view in views if view is not None and view.state is state]
+
+    async def task_ids(self, queue: str, state: State, *, offset: int = 0, limit: int = 20) -> list[str]:
+        """The ids of `list_tasks`, those of tasks that are gone too."""
+        return [id_.decode() for id_ in await self._ids(queue, state, offset, limit)]
 
     async def _ids(self, queue: str, state: State, offset: int, limit: int) -> Sequence[bytes]:
         key = keys.container(queue, state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,12 +74,18 @@ def load_create_file(path: Path) -> Loaded:
 
 def load_text(text: str, file: str) -> Loaded:
     """All queues of a YAML text; ``file`` is its name in messages. Raises `ConfigurationError`."""
+    return load_texts({file: text}, f"failed to load {file}")
+
+
+def load_texts(texts: Mapping[str, str], what: str = "failed to load the files") -> Loaded:
+    """All queues of several YAML texts by their names, as of a folder. Raises `ConfigurationError`."""
     reading = Reading()
     collected = _Collected(reading)
-    root = parse_yaml(text, file, reading)
-    if root is not None:
-        _read_root(root, collected)
-    return _finish(collected, f"failed to load {file}", 1)
+    for name, text in texts.items():
+        root = parse_yaml(text, name, reading)
+        if root is not None:
+            _read_root(root, collected)
+    return _finish(collected, what, len(texts))
 
 
 class _Collected:

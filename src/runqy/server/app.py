@@ -32,16 +32,19 @@ from runqy.maintenance import Maintenance
 from runqy.server import (
     account_routes,
     autoscale_routes,
+    configuration_routes,
     dashboard_files,
     health_routes,
     key_routes,
     live_routes,
+    queue_config_routes,
     queue_routes,
     task_routes,
     vault_routes,
     worker_routes,
 )
 from runqy.server.access import Access
+from runqy.server.aliases import Aliases
 from runqy.server.auth import Keys, admin_key
 from runqy.server.configuration import reload_folder, watch_folder
 from runqy.server.enqueue_routes import FastRoutes
@@ -73,6 +76,8 @@ _ROUTES = (
     live_routes,
     vault_routes,
     autoscale_routes,
+    configuration_routes,
+    queue_config_routes,
 )
 
 
@@ -108,7 +113,7 @@ def create_app(state: ServerState) -> Any:
         log.exception("a request failed in a way that nobody foresaw", path=request.url.path, exc_info=error)
         return json_answer({"errors": ["the server could not answer; its log says why"]}, 503)
 
-    served: Any = FastRoutes(state, Protection(state, app))
+    served: Any = FastRoutes(state, Aliases(Protection(state, app)))
     if state.settings.cors_origins:
         served = CORSMiddleware(
             served,

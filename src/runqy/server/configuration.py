@@ -32,12 +32,17 @@ def load(path: Path) -> Loaded:
     return load_file(path) if path.is_file() else load_folder(path)
 
 
+async def load_configured(state: ServerState) -> Loaded:
+    """The queues that the configured files hold now. Raises `ConfigurationError` with every problem."""
+    if state.settings.config_dir is None:
+        raise ConfigurationError("no folder of queue files is configured (--config or QUEUE_WORKERS_DIR)")
+    return load(state.settings.config_dir)
+
+
 async def reload_folder(state: ServerState, who: str) -> ReloadReport:
     """Read the queue files and store what they say, all or nothing."""
-    if state.settings.config_dir is None:
-        return ReloadReport(errors=("no folder of queue files is configured (--config or QUEUE_WORKERS_DIR)",))
     try:
-        loaded = load(state.settings.config_dir)
+        loaded = await load_configured(state)
         saved = await state.queues.save_all(loaded.queues, who)
     except ConfigurationError as error:
         texts = tuple(error_texts(error))

@@ -13,6 +13,7 @@ from runqy.config.request import parse_queue_request
 from runqy.errors import ConflictError, NotFoundError
 from runqy.server.answers import queue_info
 from runqy.server.configuration import reload_folder
+from runqy.server.queue_removal import disable_queue, existing_queue, remove_queue
 from runqy.server.responding import (
     State,
     caller_of,
@@ -65,6 +66,14 @@ async def unpause_queue(queue: str, state: State) -> Response:
     return json_answer({"message": "queue unpaused", "queue": name})
 
 
+@router.delete("/api/queues/{queue}", tags=["queues"], dependencies=[needs_admin])
+async def remove(queue: str, request: Request, state: State, force: str = "") -> Response:
+    """Delete a queue, with `force=true` also one that holds tasks; never while tasks of it run (role: admin)."""
+    name = await existing_queue(state, queue)
+    await remove_queue(state, name, caller_of(request).who, force=force == "true")
+    return json_answer({"message": "queue deleted", "queue": name})
+
+
 @router.get("/workers/queues", tags=["configuration"], dependencies=[needs_viewer_scoped])
 async def list_configurations(request: Request, state: State) -> Response:
     """Names and priorities of all configured queues (role: viewer)."""
@@ -111,12 +120,7 @@ async def create_queue(request: Request, state: State, force: str = "") -> Respo
 @router.delete("/workers/queues/{name}", tags=["configuration"], dependencies=[needs_admin])
 async def delete_queue(name: str, request: Request, state: State) -> Response:
     """Disable a queue: it takes no more tasks; `restore` brings it back (role: admin)."""
-    before = set(state.queues.catalog.full_names())
-    await state.queues.delete(name, caller_of(request).who)
-    await state.announce_change()
-    gone = sorted(before - set(state.queues.catalog.full_names()))
-    empty = [counts.queue for counts in await state.inspector.counts_of(gone) if counts.size == 0]
-    await state.inspector.unregister_queues(empty)
+    await disable_queue(state, name, caller_of(request).who)
     return json_answer({"message": f"Queue '{name}' deleted successfully"})
 
 

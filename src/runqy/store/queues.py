@@ -45,6 +45,15 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
+class Planned:
+    """What saving one queue would do. ``before`` is None for one that was never stored."""
+
+    before: QueueConfig | None
+    after: QueueConfig
+    action: Action
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """One line of the history. ``before`` and ``after`` are whole queues as JSON values; unix seconds."""
 
@@ -117,6 +126,18 @@ class QueueStore:
         await self.refresh()
         return saved
 
+    async def plan(self, queues: Iterable[QueueConfig]) -> list[Planned]:
+        """What `save_all` of these would do now; nothing is written."""
+        wanted = [replace(queue, enabled=True) for queue in queues]
+        async with self._database.read() as connection:
+            stored = await read_queues(connection, [], [queue.name for queue in wanted])
+        planned = []
+        for queue in wanted:
+            before = stored.get(queue.name)
+            after, action = _outcome(before, queue)
+            planned.append(Planned(before, after, action))
+        return planned
+
     async def apply(self, request: QueueRequest, who: str, *, force: bool = False) -> Saved:
         """Create or (with ``force``) change one queue as the API has it.
 
@@ -177,15 +198,9 @@ class QueueStore:
     async def _save(
         self, connection: AsyncConnection, stored: QueueConfig | None, wanted: QueueConfig, who: str
     ) -> Saved:
-        if stored is None:
-            return await self._write(connection, None, wanted, Action.CREATED, who)
-        # Sub-queues that are no longer listed stay as disabled rows.
-        listed = {sub.name for sub in wanted.sub_queues}
-        gone = (replace(sub, enabled=False) for sub in stored.sub_queues if sub.name not in listed)
-        after = replace(wanted, sub_queues=_by_name((*wanted.sub_queues, *gone)), created_at=stored.created_at)
-        if after == replace(stored, sub_queues=_by_name(stored.sub_queues)):
-            return Saved(_enabled_part(stored), Action.UNCHANGED)
-        action = Action.UPDATED if stored.enabled else Action.CREATED
+        after, action = _outcome(stored, wanted)
+        if action is Action.UNCHANGED:
+            return Saved(_enabled_part(after), action)
         return await self._write(connection, stored, after, action, who)
 
     async def _write(
@@ -205,6 +220,19 @@ class QueueStore:
         )
         created_at = now if before is None else before.created_at
         return Saved(_enabled_part(replace(after, created_at=created_at, updated_at=now)), action)
+
+
+def _outcome(stored: QueueConfig | None, wanted: QueueConfig) -> tuple[QueueConfig, Action]:
+    """The whole parent once ``wanted`` is saved, and what that does to it."""
+    if stored is None:
+        return wanted, Action.CREATED
+    # Sub-queues that are no longer listed stay as disabled rows.
+    listed = {sub.name for sub in wanted.sub_queues}
+    gone = (replace(sub, enabled=False) for sub in stored.sub_queues if sub.name not in listed)
+    after = replace(wanted, sub_queues=_by_name((*wanted.sub_queues, *gone)), created_at=stored.created_at)
+    if after == replace(stored, sub_queues=_by_name(stored.sub_queues)):
+        return stored, Action.UNCHANGED
+    return after, Action.UPDATED if stored.enabled else Action.CREATED
 
 
 def _exists(queue: QueueConfig, name: QueueName) -> bool:
