@@ -12,7 +12,7 @@ function withoutInlineStyle(): Plugin {
     name: 'without-inline-style',
     enforce: 'pre',
     transform(code, id) {
-      if (id.split('?')[0].endsWith('/generated/root.svelte')) return code.replace(/ style="[^"]*"/g, '');
+      if (id.split('?')[0]?.endsWith('/generated/root.svelte')) return code.replace(/ style="[^"]*"/g, '');
     }
   };
 }
@@ -29,13 +29,13 @@ function withStartFile(): Plugin {
         if (this.environment && this.environment.name !== 'ssr') return;
         const page = join(built, 'index.html');
         const html = readFileSync(page, 'utf8');
-        const script = /<script>([\s\S]*?)<\/script>/.exec(html);
-        if (!script) throw new Error('the start script is not where it was');
-        const name = `start.${createHash('sha256').update(script[1]).digest('hex').slice(0, 8)}.js`;
+        const [whole, text] = /<script>([\s\S]*?)<\/script>/.exec(html) ?? [];
+        if (!whole || !text) throw new Error('the start script is not where it was');
+        const name = `start.${createHash('sha256').update(text).digest('hex').slice(0, 8)}.js`;
         mkdirSync(join(built, '_app/immutable'), { recursive: true });
-        writeFileSync(join(built, '_app/immutable', name), script[1].trim() + '\n');
+        writeFileSync(join(built, '_app/immutable', name), text.trim() + '\n');
         const tag = `<script src="/monitoring/_app/immutable/${name}"></script>`;
-        writeFileSync(page, html.replace(script[0], () => tag));
+        writeFileSync(page, html.replace(whole, () => tag));
       }
     }
   };
