@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import httpx2
 
@@ -59,7 +60,9 @@ class Api:
 
 
 @asynccontextmanager
-async def running_server(folder: Path, redis_url: str, **environ: str) -> AsyncIterator[Api]:
+async def running_server(
+    folder: Path, redis_url: str, more_flags: Mapping[str, object] = MappingProxyType({}), **environ: str
+) -> AsyncIterator[Api]:
     """A server with the three queues above."""
     queues = folder / "queues"
     queues.mkdir(exist_ok=True)
@@ -73,7 +76,7 @@ async def running_server(folder: Path, redis_url: str, **environ: str) -> AsyncI
         **environ,
     }
     flags = {"host": "127.0.0.1", "port": str(free_port()), "data_dir": str(folder / "data"), "config": str(queues)}
-    settings = load_server_settings(flags, environment, folder)
+    settings = load_server_settings({**flags, **more_flags}, environment, folder)
     stop, up = asyncio.Event(), asyncio.Event()
     held: list[Api] = []
 

@@ -27,7 +27,7 @@ from runqy.broker.events import Events
 from runqy.broker.inspector import Inspector
 from runqy.broker.operator import Operator
 from runqy.broker.workers import WorkerRegistry
-from runqy.errors import ConfigurationError, NotImplementedYetError, RunqyError, UnavailableError
+from runqy.errors import ConfigurationError, RunqyError, UnavailableError
 from runqy.maintenance import Maintenance
 from runqy.server import (
     account_routes,
@@ -46,7 +46,8 @@ from runqy.server import (
 from runqy.server.access import Access
 from runqy.server.aliases import Aliases
 from runqy.server.auth import Keys, admin_key
-from runqy.server.configuration import reload_folder, watch_folder
+from runqy.server.config_clone import ConfigClone
+from runqy.server.configuration import load_at_start, watch_configuration
 from runqy.server.enqueue_routes import FastRoutes
 from runqy.server.errors import error_answer
 from runqy.server.protection import Protection
@@ -147,11 +148,6 @@ def bind(settings: ServerSettings) -> socket.socket:
 @contextlib.asynccontextmanager
 async def server_state(settings: ServerSettings) -> AsyncIterator[ServerState]:
     """Everything a server works with, started; ended when the block is left."""
-    if settings.config_repository is not None:
-        raise NotImplementedYetError(
-            "Queue files from a git repository are not in this release",
-            hint="clone it and give the folder with --config",
-        )
     key, key_file = admin_key(settings)
     async with contextlib.AsyncExitStack() as stack:
         embedded = None
@@ -195,16 +191,19 @@ async def server_state(settings: ServerSettings) -> AsyncIterator[ServerState]:
             key_file=key_file,
         )
         await state.queues.refresh()
-        if settings.config_dir is not None:
-            await reload_folder(state, "start")
+        if settings.config_repository is not None:
+            state.repository = ConfigClone(settings.config_repository, settings.github_pat)
+            state.repository.start()
+            stack.push_async_callback(state.repository.stop)
+        await load_at_start(state)
         await inspector.register_queues(state.queues.catalog.full_names())
         maintenance = Maintenance(broker, inspector.queues, fallback=settings.defaults)
         await maintenance.start()
         stack.push_async_callback(maintenance.stop)
         events.subscribe_control(_refresher(state, stack))
         if settings.watch:
-            watching = asyncio.create_task(watch_folder(state), name="watch")
-            stack.callback(watching.cancel)
+            watching = asyncio.create_task(watch_configuration(state), name="watch")
+            stack.push_async_callback(end_tasks, watching)
         yield state
 
 

@@ -16,6 +16,7 @@ from runqy.broker.operator import Operator
 from runqy.broker.workers import WorkerRegistry
 from runqy.errors import UnavailableError
 from runqy.server.access import Access
+from runqy.server.config_clone import ConfigClone
 from runqy.server.sampler import Sampler
 from runqy.service import end_tasks
 from runqy.settings.redis import RedisTarget
@@ -47,6 +48,8 @@ class ServerState:
     sampler: Sampler
     vaults: VaultStore | None = None
     """None: no master key is configured"""
+    repository: ConfigClone | None = None
+    """the git repository with the queue files, where one is configured"""
     key_file: Path | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """set when the server begins to stop: who waits is answered"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from runqy.settings.reading import Found, Setting, SettingError
 from runqy.settings.redis import RedisTarget, parse_redis_url
@@ -51,6 +52,18 @@ def _master_key(found: Found) -> Secret:
     return Secret(found.text)
 
 
+def _repository_url(found: Found) -> str:
+    url = text(found)
+    try:
+        parts = urlsplit(url)
+        holds_secret = parts.password is not None or (bool(parts.username) and parts.scheme in {"http", "https"})
+    except ValueError:
+        raise SettingError(f"{found.name} must be the address of a git repository (value not shown)") from None
+    if holds_secret:
+        raise SettingError(f"{found.name} must not hold a user or token (value not shown); GITHUB_PAT takes a token")
+    return url
+
+
 _port = integer(1, 65535)
 _interval = integer(1, 365 * 24 * 3600, refusal="must be positive")
 
@@ -84,7 +97,7 @@ DATA_DIR: Setting[Path] = Setting("data_dir", path, ("RUNQY_DATA_DIR",), flag="-
 DURABILITY = Setting("durability", choice(("everysec", "always")), ("RUNQY_DURABILITY",))
 
 CONFIG_DIR = Setting("config_dir", path, ("QUEUE_WORKERS_DIR",), flag="--config")
-CONFIG_REPO_URL = Setting("config_repo_url", text, ("CONFIG_REPO_URL",), flag="--config-repo")
+CONFIG_REPO_URL = Setting("config_repo_url", _repository_url, ("CONFIG_REPO_URL",), flag="--config-repo")
 CONFIG_REPO_BRANCH = Setting("config_repo_branch", text, ("CONFIG_REPO_BRANCH",), flag="--config-branch")
 CONFIG_REPO_PATH = Setting("config_repo_path", text, ("CONFIG_REPO_PATH",), flag="--config-path")
 CONFIG_CLONE_DIR = Setting("config_clone_dir", path, ("CONFIG_CLONE_DIR",), flag="--clone-dir")

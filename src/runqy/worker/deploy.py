@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runqy.errors import DeploymentError
+from runqy.repository import Checkout, Repository
 from runqy.settings.worker import WorkerSettings
 from runqy.worker.command import child_environment, resolve_command
 from runqy.worker.environment import EnvironmentBuilder
-from runqy.worker.git import Checkout, Repository
 from runqy.worker.registration import DeploymentOrder, Registration
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from runqy.errors import DeploymentError
-from runqy.worker.program import Output, run_program
+from runqy.program import Output, run_program
 
 BUILD_SECONDS = 900.0
 KEPT_ENVIRONMENTS = 2

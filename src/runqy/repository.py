@@ -15,8 +15,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from runqy.errors import DeploymentError
+from runqy.program import Output, run_program
 from runqy.telemetry import add_secret
-from runqy.worker.program import Output, run_program
 
 GIT_SECONDS = 600.0
 _SCHEMES = frozenset({"http", "https", "ssh", "git", "file"})
