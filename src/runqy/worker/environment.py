@@ -23,6 +23,7 @@ from runqy.program import Output, run_program
 BUILD_SECONDS = 900.0
 KEPT_ENVIRONMENTS = 2
 READY = "runqy-ready"
+_PIP = ("--disable-pip-version-check", "--no-input")
 _INCLUDED = re.compile(r"^\s*(?:-r|-c|--requirement|--constraint)[ =]*(\S+)", re.MULTILINE)
 _LOCAL = re.compile(r"^\s*(?:-e\s|--editable|\.|file:|\S+ @ file:)", re.MULTILINE)
 
@@ -168,9 +169,9 @@ class EnvironmentBuilder:
                     )
                 command = ["poetry", "install", "--no-interaction", "--no-root"]
             case "project":
-                command = [*await self._pip(place), "install", "--no-input", "."]
+                command = [*await self._installer(place), "."]
             case _:
-                command = [*await self._pip(place), "install", "--no-input", "-r", "requirements.txt"]
+                command = [*await self._installer(place), "-r", "requirements.txt"]
         output = await self._run(command, work_dir, environment)
         if output.code:
             raise DeploymentError(
@@ -180,15 +181,15 @@ class EnvironmentBuilder:
                 tail=output.tail[-15:],
             )
 
-    async def _pip(self, place: Path) -> list[str]:
+    async def _installer(self, place: Path) -> list[str]:
         """How to install into the environment: uv, our own pip aimed at it, or a pip of its own."""
         python = str(place / "bin" / "python")
         uv = _uv()
         # uv does not see the system's packages, which a GPU image brings on purpose.
         if uv and not self._system:
-            return [*uv, "pip", "--python", python]
+            return [*uv, "pip", "install", "--python", python]
         if importlib.util.find_spec("pip"):
-            return [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
+            return [sys.executable, "-m", "pip", *_PIP, "--python", python, "install"]
         output = await self._run([python, "-m", "ensurepip", "--default-pip"], place.parent)
         if output.code:
             raise DeploymentError(
@@ -196,7 +197,7 @@ class EnvironmentBuilder:
                 why=output.last,
                 hint="pip install uv (beside runqy), or install python3-pip",
             )
-        return [python, "-m", "pip", "--disable-pip-version-check"]
+        return [python, "-m", "pip", *_PIP, "install"]
 
     async def _run(self, command: list[str], cwd: Path, more: dict[str, str] | None = None) -> Output:
         environment = {
