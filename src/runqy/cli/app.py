@@ -23,6 +23,9 @@ COMMANDS = {
     "queue": ("runqy.cli.queue:queue", "List, inspect, pause and resume queues."),
     "config": ("runqy.cli.config:config", "Check, list and reload queue configuration."),
     "autoscale": ("runqy.cli.autoscale:autoscale", "Rented machines that come and go (not in this release)."),
+    "login": ("runqy.cli.auth:login", "Save a server and its key."),
+    "logout": ("runqy.cli.auth:logout", "Forget a saved server."),
+    "auth": ("runqy.cli.auth:auth", "See and choose the saved servers."),
     "vault": ("runqy.cli.vault:vault", "Keep secrets for task code, encrypted."),
 }
 EXTRAS = {

@@ -13,6 +13,7 @@ import click
 import httpx2
 
 from runqy.cli.app import Session
+from runqy.cli.profiles import CREDENTIALS, load_profiles
 from runqy.errors import (
     BackPressureError,
     ConflictError,
@@ -26,7 +27,6 @@ from runqy.errors import (
 )
 
 SECONDS = 30.0
-CREDENTIALS = Path("~/.runqy/credentials.json")
 
 _BY_STATUS: dict[int, type[RunqyError]] = {
     400: UsageError,
@@ -60,13 +60,13 @@ def find_server(session: Session) -> Endpoint:
 
     Raises `NoServerError` when none of them names a server.
     """
-    key = session.api_key or _environment_key()
+    key = session.api_key or environment_key()
     url = session.server or os.environ.get("RUNQY_SERVER", "")
     if url:
         return Endpoint(url.rstrip("/"), key, "--server" if session.server else "RUNQY_SERVER")
-    profile = _profile()
+    profile = load_profiles().chosen
     if profile is not None:
-        return Endpoint(profile[0].rstrip("/"), key or profile[1], str(CREDENTIALS))
+        return Endpoint(profile.url.rstrip("/"), key or profile.api_key, str(CREDENTIALS))
     running = _running_server()
     if running is not None:
         url, key_file, path = running
@@ -87,7 +87,8 @@ def find_server(session: Session) -> Endpoint:
     )
 
 
-def _environment_key() -> str:
+def environment_key() -> str:
+    """RUNQY_API_KEY, or the contents of the file that RUNQY_API_KEY_FILE names; empty without both."""
     key = os.environ.get("RUNQY_API_KEY", "")
     file = os.environ.get("RUNQY_API_KEY_FILE", "")
     if not key and file:
@@ -96,15 +97,6 @@ def _environment_key() -> str:
         except OSError as error:
             raise RunqyError(f"RUNQY_API_KEY_FILE can't be read: {file}", why=error.strerror or str(error)) from error
     return key
-
-
-def _profile() -> tuple[str, str] | None:
-    try:
-        saved = json.loads(CREDENTIALS.expanduser().read_text(encoding="utf-8"))
-        entry = saved["servers"][saved["current"]]
-        return str(entry["url"]), str(entry.get("api_key", ""))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _running_server() -> tuple[str, str, Path] | None:
