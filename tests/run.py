@@ -3,7 +3,7 @@
     python3 tests/run.py [arguments for pytest]
 
 Python packages go into an environment of their own (`.venv-test`), which is used again while what it is made of has
-not changed. Redis, PostgreSQL and git come from the system's package manager where that is possible (root, or sudo
+not changed. Redis, PostgreSQL, Chromium and git come from the system's package manager where that is possible (root, or sudo
 without a password); where it is not, this names what is missing and stops before the first test. Needs Python 3.11
 or newer and nothing else.
 """
@@ -21,8 +21,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = ROOT / ".venv-test"
-INPUTS = ("pyproject.toml", "sdk/pyproject.toml", "tests/run.py")
+INPUTS = ("pyproject.toml", "hatch_build.py", "sdk/pyproject.toml", "tests/run.py")
 OWN_VARIABLES = ("RUNQY_", "REDIS_", "DATABASE_", "CONFIG_", "ASYNQ_", "SQLITE_", "QUEUE_WORKERS_", "PIP_REQUIRE")
+
+
+def chromium_is_here() -> bool:
+    return any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
 
 
 def postgres_is_here() -> bool:
@@ -35,6 +39,7 @@ SYSTEM = {
     "curl": (lambda: shutil.which("curl") is not None, "curl"),
     "Redis": (lambda: shutil.which("redis-server") is not None, "redis-server"),
     "PostgreSQL": (postgres_is_here, "postgresql"),
+    "Chromium": (chromium_is_here, "chromium"),
 }
 
 
@@ -86,6 +91,11 @@ def environment_digest() -> str:
     for name in INPUTS:
         path = ROOT / name
         digest.update(path.read_bytes() if path.exists() else b"")
+    # The dashboard is built by the installation.
+    for path in sorted((ROOT / "dashboard").rglob("*")):
+        if path.is_file() and not {"node_modules", ".svelte-kit"} & set(path.parts):
+            digest.update(path.read_bytes())
+    digest.update(str((ROOT / "src/runqy/server/dashboard_dist/index.html").exists()).encode())
     return digest.hexdigest()
 
 
@@ -112,7 +122,8 @@ def python_packages() -> Path:
         if run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *arguments):
             print("The packages for the tests could not be installed; pip says why above.", file=sys.stderr)
             sys.exit(1)
-    stamp.write_text(digest)
+    # With what was built just now.
+    stamp.write_text(environment_digest())
     return python
 
 
