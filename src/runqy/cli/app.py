@@ -21,7 +21,7 @@ COMMANDS = {
     "demo": ("runqy.cli.demo:demo", "See it work: a classifier on real images, and the five levers."),
     "task": ("runqy.cli.task:task", "Enqueue tasks, look at them, act on them."),
     "queue": ("runqy.cli.queue:queue", "List, inspect, pause and resume queues."),
-    "config": ("runqy.cli.config:config", "Check, list and reload queue configuration."),
+    "config": ("runqy.cli.config:config", "Check, list, change and reload queue configuration."),
     "autoscale": ("runqy.cli.autoscale:autoscale", "Rented machines that come and go (not in this release)."),
     "login": ("runqy.cli.auth:login", "Save a server and its key."),
     "logout": ("runqy.cli.auth:logout", "Forget a saved server."),

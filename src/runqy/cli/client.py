@@ -128,9 +128,15 @@ class Client:
         """GET; the parts of the path are quoted."""
         return self._call("GET", path, params={name: value for name, value in query.items() if value is not None})
 
-    def post(self, *path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
+    def post(
+        self,
+        *path: str,
+        body: Any = None,
+        headers: dict[str, str] | None = None,
+        query: dict[str, str] | None = None,
+    ) -> Any:
         """POST with a JSON body."""
-        return self._call("POST", path, json=body if body is not None else {}, headers=headers)
+        return self._call("POST", path, json=body if body is not None else {}, headers=headers, params=query)
 
     def post_text(self, *path: str, body: bytes) -> Any:
         """POST with a body that is JSON text already."""

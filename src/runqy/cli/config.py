@@ -9,7 +9,9 @@ import click
 
 from runqy.cli.app import Session, Suggesting
 from runqy.cli.client import Client
-from runqy.cli.options import json_option, pass_session
+from runqy.cli.config_changes import history, plan
+from runqy.cli.config_create import create
+from runqy.cli.options import json_option, pass_session, required_text
 from runqy.errors import ConfigurationError
 
 DEFAULT_FOLDER = "../queueworkers"
@@ -17,7 +19,12 @@ DEFAULT_FOLDER = "../queueworkers"
 
 @click.group(cls=Suggesting)
 def config() -> None:
-    """Check, list and reload queue configuration."""
+    """Check, list, change and reload queue configuration."""
+
+
+config.add_command(create)
+config.add_command(plan)
+config.add_command(history)
 
 
 @config.command()
@@ -83,3 +90,28 @@ def reload(session: Session) -> None:
     session.output.line(f"Reloaded {len(names)} queue configuration(s):")
     for name in names:
         session.output.line(f"  - {name}")
+
+
+@config.command()
+@click.argument("queue", required=False)
+@click.option("--name", help="The same as QUEUE.")
+@json_option
+@pass_session
+def remove(session: Session, queue: str | None, name: str | None) -> None:
+    """Delete a queue: it takes no more tasks, those it holds stay. `restore` brings it back."""
+    given = (queue or name or "").strip()
+    if not given:
+        raise click.UsageError("a queue name is missing")
+    answer = Client(session).delete("workers", "queues", given)
+    session.output.document(answer)
+    session.output.line(f"Queue '{given}' deleted successfully")
+
+
+@config.command()
+@click.argument("queue", callback=required_text("queue name"))
+@json_option
+@pass_session
+def restore(session: Session, queue: str) -> None:
+    """Bring a deleted queue back."""
+    session.output.document(Client(session).post("workers", "queues", queue, "restore"))
+    session.output.line(f"Queue '{queue}' restored successfully")

@@ -9,7 +9,7 @@ from typing import Any
 from runqy.config.deployment import read_deployment
 from runqy.config.fields import Field
 from runqy.config.model import Deployment, Mode, QueueConfig, Scheduling, SubQueue
-from runqy.config.validation import QueueReader
+from runqy.config.validation import SHARED_KEYS, QueueReader
 from runqy.config.wording import Wording
 from runqy.settings.node import Entries, Reading, node_of
 from runqy.tasks.limits import LEVERS, Override
@@ -124,6 +124,13 @@ def queue_document(config: QueueConfig) -> JsonObject:
     if config.description:
         document["description"] = config.description
     return document | options_document(config)
+
+
+def queue_request_document(config: QueueConfig) -> JsonObject:
+    """The body of ``POST /workers/queues`` that makes the stored parent exactly this; null clears what is not set."""
+    document = queue_document(config)
+    del document["enabled"]
+    return dict.fromkeys((key for key in SHARED_KEYS if key != "deployment"), None) | document
 
 
 def sub_queue_document(config: QueueConfig, sub: SubQueue, shown_name: str) -> JsonObject:
