@@ -3,9 +3,9 @@
     python3 tests/run.py [arguments for pytest]
 
 Python packages go into an environment of their own (`.venv-test`), which is used again while what it is made of has
-not changed. Redis, PostgreSQL, Chromium and git come from the system's package manager where that is possible (root, or sudo
-without a password); where it is not, this names what is missing and stops before the first test. Needs Python 3.11
-or newer and nothing else.
+not changed. Redis, PostgreSQL, Chromium and git come from the system's package manager where that is possible (root, or
+sudo without a password); where it is not, this names what is missing and stops before the first test. Needs Python
+3.11 or newer and nothing else.
 """
 
 from __future__ import annotations
