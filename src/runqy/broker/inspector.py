@@ -121,9 +121,13 @@ class Inspector:
 
     async def list_tasks(self, queue: str, state: State, *, offset: int = 0, limit: int = 20) -> list[TaskView]:
         """Tasks in one state: oldest first for the waiting ones, newest first for the ended ones."""
-        ids = await self.task_ids(queue, state, offset=offset, limit=limit)
-        views = await self._views(queue, ids)
+        views, _ = await self.page(queue, state, offset=offset, limit=limit)
         return [view for view in views if view is not None and view.state is state]
+
+    async def page(self, queue: str, state: State, *, offset: int, limit: int) -> tuple[list[TaskView | None], int]:
+        """As `list_tasks`, but entry by entry: None where the task is gone, and how many entries were read."""
+        ids = await self.task_ids(queue, state, offset=offset, limit=limit)
+        return await self._views(queue, ids), len(ids)
 
     async def task_ids(self, queue: str, state: State, *, offset: int = 0, limit: int = 20) -> list[str]:
         """The ids of `list_tasks`, those of tasks that are gone too."""

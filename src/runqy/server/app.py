@@ -39,6 +39,7 @@ from runqy.server import (
     live_routes,
     queue_config_routes,
     queue_routes,
+    search_routes,
     task_routes,
     vault_routes,
     worker_routes,
@@ -46,6 +47,7 @@ from runqy.server import (
 from runqy.server.access import Access
 from runqy.server.aliases import Aliases
 from runqy.server.auth import Keys, admin_key
+from runqy.server.bulk import BulkRunner
 from runqy.server.config_clone import ConfigClone
 from runqy.server.configuration import load_at_start, watch_configuration
 from runqy.server.enqueue_routes import FastRoutes
@@ -75,6 +77,7 @@ _ROUTES = (
     account_routes,
     key_routes,
     live_routes,
+    search_routes,
     vault_routes,
     autoscale_routes,
     configuration_routes,
@@ -173,6 +176,9 @@ async def server_state(settings: ServerSettings) -> AsyncIterator[ServerState]:
         workers = WorkerRegistry(connection)
         sampler = Sampler(connection, inspector, workers, database)
         stack.push_async_callback(sampler.stop)
+        operator = Operator(connection)
+        bulk = BulkRunner(operator)
+        stack.push_async_callback(bulk.stop)
         state = ServerState(
             settings=settings,
             access=access,
@@ -181,12 +187,13 @@ async def server_state(settings: ServerSettings) -> AsyncIterator[ServerState]:
             connection=connection,
             broker=broker,
             inspector=inspector,
-            operator=Operator(connection),
+            operator=operator,
             events=events,
             workers=workers,
             database=database,
             queues=QueueStore(database),
             sampler=sampler,
+            bulk=bulk,
             vaults=await _vaults(settings, database),
             key_file=key_file,
         )

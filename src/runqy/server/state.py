@@ -16,6 +16,7 @@ from runqy.broker.operator import Operator
 from runqy.broker.workers import WorkerRegistry
 from runqy.errors import UnavailableError
 from runqy.server.access import Access
+from runqy.server.bulk import BulkRunner
 from runqy.server.config_clone import ConfigClone
 from runqy.server.sampler import Sampler
 from runqy.service import end_tasks
@@ -46,6 +47,7 @@ class ServerState:
     database: Database
     queues: QueueStore
     sampler: Sampler
+    bulk: BulkRunner
     vaults: VaultStore | None = None
     """None: no master key is configured"""
     repository: ConfigClone | None = None

@@ -12,6 +12,7 @@ from runqy.broker.transitions import Acted, ActionStatus
 from runqy.errors import NotFoundError, StateError, UsageError
 from runqy.server.answers import task_info, task_row
 from runqy.server.auth import permitted
+from runqy.server.bulk import PAST
 from runqy.server.enqueue_routes import Answer, add, add_batch, read_body
 from runqy.server.responding import (
     State,
@@ -184,10 +185,7 @@ def _refuse_illegal(acted: Acted, action: Action) -> None:
     if acted.status is ActionStatus.GONE:
         raise NotFoundError("task not found")
     if acted.status is ActionStatus.ILLEGAL:
-        raise StateError(f"a task that is {acted.state} can't be {_PAST[action]}", why=f"task {acted.id}")
-
-
-_PAST = {Action.CANCEL: "cancelled", Action.RUN: "run", Action.ARCHIVE: "archived", Action.DELETE: "deleted"}
+        raise StateError(f"a task that is {acted.state} can't be {PAST[action]}", why=f"task {acted.id}")
 
 
 @router.get("/api/queues/{queue}/tasks/{task_id}/log", tags=["tasks"], dependencies=[needs_viewer])
