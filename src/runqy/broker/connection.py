@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -76,6 +77,8 @@ class Connection:
         self.is_cluster = target.mode == "cluster"
         # The pool of a single Redis makes callers wait for a connection; the Cluster client's refuses them.
         self._turns = asyncio.Semaphore(max_connections)
+        self.observe: Callable[[float, bool], None] | None = None
+        """told the seconds of each round trip, and whether it brought replies"""
 
     async def run(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands in one round trip (per node on a Cluster); one reply each, in order.
@@ -83,11 +86,19 @@ class Connection:
         A command's own error stands in its place in the list. Raises `UnavailableError` when Redis can't be
         reached; then any of the commands may or may not have been carried out.
         """
-        with self.errors():
-            if self.is_cluster:
-                async with self._turns:
-                    return await self._send(commands)
-            return await self._send(commands)
+        began, succeeded = time.perf_counter(), False
+        try:
+            with self.errors():
+                if self.is_cluster:
+                    async with self._turns:
+                        replies = await self._send(commands)
+                else:
+                    replies = await self._send(commands)
+            succeeded = True
+            return replies
+        finally:
+            if self.observe is not None:
+                self.observe(time.perf_counter() - began, succeeded)
 
     async def _send(self, commands: Sequence[Command]) -> list[Any]:
         if len(commands) == 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,6 +75,30 @@ class History:
     async def hours(self, queue: str, since: float, until: float) -> list[Slot]:
         """Hours in which something ended, oldest first."""
         return await self._read(queue, "h", 3600, 24, since, until)
+
+    async def recent(self, queues: Sequence[str], since: float, until: float) -> dict[tuple[str, int], Slot]:
+        """The minutes of many queues in one round trip, by queue and start of the minute; unix seconds."""
+        wanted = [
+            (queue, hour, [m for m in range(60) if since - 60 < hour * 3600 + m * 60 <= until])
+            for queue in queues
+            for hour in range(int(since // 3600), int(until // 3600) + 1)
+        ]
+        wanted = [entry for entry in wanted if entry[2]]
+        if not wanted:
+            return {}
+        replies = await self._connection.run(
+            [("HMGET", f"{keys.history(queue)}:m:{hour}", *minutes) for queue, hour, minutes in wanted]
+        )
+        found: dict[tuple[str, int], Slot] = {}
+        for (queue, hour, minutes), reply in zip(wanted, replies, strict=True):
+            if isinstance(reply, Exception):
+                with self._connection.errors():
+                    raise reply
+            for minute, packed in zip(minutes, reply, strict=True):
+                if packed is not None:
+                    start = hour * 3600 + minute * 60
+                    found[queue, start] = _slot(start, packed)
+        return found
 
     async def _read(self, queue: str, letter: str, width: int, per_key: int, since: float, until: float) -> list[Slot]:
         span = width * per_key

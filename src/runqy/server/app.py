@@ -37,6 +37,7 @@ from runqy.server import (
     health_routes,
     key_routes,
     live_routes,
+    metrics_routes,
     queue_config_routes,
     queue_routes,
     search_routes,
@@ -52,10 +53,12 @@ from runqy.server.config_clone import ConfigClone
 from runqy.server.configuration import load_at_start, watch_configuration
 from runqy.server.enqueue_routes import FastRoutes
 from runqy.server.errors import error_answer
+from runqy.server.metrics import Metrics
 from runqy.server.protection import Protection
 from runqy.server.responding import json_answer
 from runqy.server.sampler import Sampler
 from runqy.server.state import ServerState
+from runqy.server.timings import RequestTimes
 from runqy.service import end_tasks
 from runqy.settings.server import ServerSettings
 from runqy.store.database import Database
@@ -78,6 +81,7 @@ _ROUTES = (
     key_routes,
     live_routes,
     search_routes,
+    metrics_routes,
     vault_routes,
     autoscale_routes,
     configuration_routes,
@@ -117,7 +121,7 @@ def create_app(state: ServerState) -> Any:
         log.exception("a request failed in a way that nobody foresaw", path=request.url.path, exc_info=error)
         return json_answer({"errors": ["the server could not answer; its log says why"]}, 503)
 
-    served: Any = FastRoutes(state, Aliases(Protection(state, app)))
+    served: Any = Aliases(RequestTimes(state.metrics.timings, FastRoutes(state, Protection(state, app))))
     if state.settings.cors_origins:
         served = CORSMiddleware(
             served,
@@ -179,6 +183,8 @@ async def server_state(settings: ServerSettings) -> AsyncIterator[ServerState]:
         operator = Operator(connection)
         bulk = BulkRunner(operator)
         stack.push_async_callback(bulk.stop)
+        metrics = Metrics(connection, inspector, sampler)
+        await metrics.start()
         state = ServerState(
             settings=settings,
             access=access,
@@ -194,6 +200,7 @@ async def server_state(settings: ServerSettings) -> AsyncIterator[ServerState]:
             queues=QueueStore(database),
             sampler=sampler,
             bulk=bulk,
+            metrics=metrics,
             vaults=await _vaults(settings, database),
             key_file=key_file,
         )

@@ -18,6 +18,7 @@ from runqy.errors import UnavailableError
 from runqy.server.access import Access
 from runqy.server.bulk import BulkRunner
 from runqy.server.config_clone import ConfigClone
+from runqy.server.metrics import Metrics
 from runqy.server.sampler import Sampler
 from runqy.service import end_tasks
 from runqy.settings.redis import RedisTarget
@@ -48,6 +49,7 @@ class ServerState:
     queues: QueueStore
     sampler: Sampler
     bulk: BulkRunner
+    metrics: Metrics
     vaults: VaultStore | None = None
     """None: no master key is configured"""
     repository: ConfigClone | None = None
