@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runqy.broker.transitions import ActionStatus
-from runqy.errors import ConflictError, NotFoundError
+from runqy.errors import ConflictError
 from runqy.server.state import ServerState
 from runqy.tasks.state import Action, State
 
@@ -55,13 +55,3 @@ async def _delete_tasks(state: ServerState, queue: str, status: State) -> None:
         if not any(one.status is ActionStatus.DONE for one in acted):
             # Entries whose tasks are gone already; the janitor's work.
             return
-
-
-async def existing_queue(state: ServerState, name: str) -> str:
-    """The full name of a queue that can be removed, a deleted one that still holds tasks too."""
-    found = state.queues.catalog.lookup(name)
-    if found is not None:
-        return found[1]
-    if name not in await state.inspector.queues():
-        raise NotFoundError(f'NOT_FOUND: queue "{name}" does not exist')
-    return name

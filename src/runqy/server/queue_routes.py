@@ -13,7 +13,7 @@ from runqy.config.request import parse_queue_request
 from runqy.errors import ConflictError, NotFoundError
 from runqy.server.answers import queue_info
 from runqy.server.configuration import reload_folder
-from runqy.server.queue_removal import disable_queue, existing_queue, remove_queue
+from runqy.server.queue_removal import disable_queue, remove_queue
 from runqy.server.responding import (
     State,
     caller_of,
@@ -69,7 +69,7 @@ async def unpause_queue(queue: str, state: State) -> Response:
 @router.delete("/api/queues/{queue}", tags=["queues"], dependencies=[needs_admin])
 async def remove(queue: str, request: Request, state: State, force: str = "") -> Response:
     """Delete a queue, with `force=true` also one that holds tasks; never while tasks of it run (role: admin)."""
-    name = await existing_queue(state, queue)
+    name = await known_queue(state, queue)
     await remove_queue(state, name, caller_of(request).who, force=force == "true")
     return json_answer({"message": "queue deleted", "queue": name})
 
