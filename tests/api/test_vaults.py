@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from harness.api import ADMIN, CLIENT, WORKER, Api, running_server
-from harness.redis_servers import RedisServer
+from harness.redis_servers import RedisServer, free_port, valkey_binary
+from harness.waiting import eventually
 
 from runqy.broker.connection import Connection
+from runqy.errors import UnavailableError
 
 MASTER = base64.b64encode(b"k" * 32).decode()
 CANARY = "canary-0123456789-secret"
@@ -196,3 +198,28 @@ async def test_a_server_with_another_key_says_so_and_keeps_what_is_stored(
         assert "another master key" in shown.json()["errors"][0]
     async with running_server(tmp_path, valkey.url, RUNQY_VAULT_MASTER_KEY=MASTER) as api, api.client() as client:
         assert (await client.get("/api/vaults/v")).json()["entries"][0]["value"] == "v"
+
+
+async def test_a_change_during_an_outage_of_redis_is_stored_and_told_when_it_is_back(tmp_path: Path) -> None:
+    data = tmp_path / "redis"
+    data.mkdir()
+    server = RedisServer(valkey_binary(), data, free_port(), ("--appendonly", "yes")).start()
+    try:
+        async with running_server(tmp_path, server.url, RUNQY_VAULT_MASTER_KEY=MASTER) as api, api.client() as client:
+            await client.post("/api/vaults", json={"name": "v"})
+            before = await api.state.workers.config_version()
+            server.kill()
+            for value in ("1", "2"):
+                answer = await client.post("/api/vaults/v/entries", json={"key": "A", "value": value})
+                assert answer.status_code == 200, answer.text
+            server.start()
+
+            async def told() -> bool:
+                try:
+                    return await api.state.workers.config_version() > before
+                except UnavailableError:
+                    return False
+
+            await eventually(told, 10, "the change is told")
+    finally:
+        server.stop()

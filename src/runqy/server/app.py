@@ -206,6 +206,7 @@ async def server_state(settings: ServerSettings) -> AsyncIterator[ServerState]:
             vaults=await _vaults(settings, database),
             key_file=key_file,
         )
+        stack.push_async_callback(state.end_announcing)
         await state.queues.refresh()
         if settings.config_repository is not None:
             state.repository = ConfigClone(settings.config_repository, settings.github_pat)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+import structlog
+
 from runqy.broker.broker import Broker
 from runqy.broker.connection import Connection
 from runqy.broker.events import Events
@@ -27,6 +29,9 @@ from runqy.store.database import Database
 from runqy.store.queues import QueueStore
 from runqy.store.vaults import VaultStore
 
+log = structlog.get_logger(__name__)
+
+ANNOUNCE_AGAIN_SECONDS = 1.0
 _T = TypeVar("_T")
 
 
@@ -57,6 +62,7 @@ class ServerState:
     key_file: Path | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """set when the server begins to stop: who waits is answered"""
+    _telling_later: asyncio.Task[None] | None = field(default=None, repr=False)
 
     async def unless_stopping(self, work: Awaitable[_T]) -> _T:
         """Wait for something, but not beyond the server's life. Raises `UnavailableError` when it stops."""
@@ -91,9 +97,34 @@ class ServerState:
             await items.aclose()
 
     async def announce_change(self) -> None:
-        """Tell workers and other servers that the configuration changed, and register the queues."""
+        """Tell workers and other servers that the configuration changed, and register the queues.
+
+        The change is stored already; so when Redis does not answer, it is told as soon as Redis does.
+        """
+        try:
+            await self._announce_change()
+        except UnavailableError as error:
+            log.warning("a change of the configuration will be told once Redis answers", reason=str(error))
+            if self._telling_later is None or self._telling_later.done():
+                self._telling_later = asyncio.create_task(self._announce_later(), name="announce")
+
+    async def end_announcing(self) -> None:
+        """Give up what is still to be told."""
+        await end_tasks(self._telling_later)
+
+    async def _announce_change(self) -> None:
         await self.inspector.register_queues(self.queues.catalog.full_names())
         await self.workers.publish_config_change()
+
+    async def _announce_later(self) -> None:
+        while True:
+            await asyncio.sleep(ANNOUNCE_AGAIN_SECONDS)
+            try:
+                await self._announce_change()
+            except UnavailableError:
+                continue
+            log.info("the change of the configuration was told")
+            return
 
     async def announce_access(self) -> None:
         """Take over changed keys, accounts and sessions here, and tell the other servers."""
