@@ -127,6 +127,21 @@ def once(q: str, digest: str) -> str:
     return once_prefix(q) + digest
 
 
+def webhooks(q: str) -> str:
+    """sorted set: ids of ended tasks whose webhook is not delivered, by the second of the next try"""
+    return prefix(q) + "webhooks"
+
+
+def webhook_records(q: str) -> str:
+    """hash: by id what is sent and how often it was tried, after the first failure"""
+    return prefix(q) + "webhooks:records"
+
+
+def webhook_history(q: str) -> str:
+    """list of JSON lines: the last tries to send a webhook of this queue, newest first"""
+    return prefix(q) + "webhooks:history"
+
+
 def reverse(task_id: str) -> str:
     """hash with the field `queue`: finds a task by its id alone; in no queue's slot"""
     return "asynq:t:" + task_id

@@ -61,6 +61,8 @@ PAUSE = load("pause")
 RESUME = load("resume")
 APPEND_LOG = load("append_log")
 PROGRESS = load("progress")
+WEBHOOK_CLAIM = load("webhook_claim")
+WEBHOOK_SETTLE = load("webhook_settle")
 REMEMBER = load("remember", follows=True)
 AGREE = load("agree", follows=True)
 SWEEP = load("sweep", follows=True)
@@ -81,6 +83,8 @@ ALL = (
     RESUME,
     APPEND_LOG,
     PROGRESS,
+    WEBHOOK_CLAIM,
+    WEBHOOK_SETTLE,
     REMEMBER,
     AGREE,
     SWEEP,

@@ -44,6 +44,7 @@ from runqy.server import (
     search_routes,
     task_routes,
     vault_routes,
+    webhook_routes,
     worker_routes,
 )
 from runqy.server.access import Access
@@ -60,6 +61,7 @@ from runqy.server.responding import json_answer
 from runqy.server.sampler import Sampler
 from runqy.server.state import ServerState
 from runqy.server.timings import RequestTimes
+from runqy.server.webhooks import WebhookSender
 from runqy.service import end_tasks
 from runqy.settings.server import ServerSettings
 from runqy.store.database import Database
@@ -85,6 +87,7 @@ _ROUTES = (
     metrics_routes,
     doctor_routes,
     vault_routes,
+    webhook_routes,
     autoscale_routes,
     configuration_routes,
     queue_config_routes,
@@ -217,6 +220,9 @@ async def server_state(settings: ServerSettings) -> AsyncIterator[ServerState]:
         maintenance = Maintenance(broker, inspector.queues, fallback=settings.defaults)
         await maintenance.start()
         stack.push_async_callback(maintenance.stop)
+        webhooks = WebhookSender(state)
+        await webhooks.start()
+        stack.push_async_callback(webhooks.stop)
         events.subscribe_control(_refresher(state, stack))
         if settings.watch:
             watching = asyncio.create_task(watch_configuration(state), name="watch")

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from runqy.broker.outbox import LONGEST_ADDRESS, is_webhook_address, webhook_fields
 from runqy.config.model import QueueConfig, validate_payload
 from runqy.errors import ConflictError, NotFoundError, UsageError
 from runqy.server.state import ServerState
@@ -47,6 +48,7 @@ class Job:
     handler: str = ""
     run_at: float | None = None
     task_id: str = ""
+    webhook_url: str = ""
     warnings: tuple[str, ...] = ()
 
 
@@ -124,6 +126,7 @@ def _read_nested(members: Members, known: frozenset[str]) -> Job:
         _read_text(members, "task", _HANDLER),
         _read_run_at(members),
         _read_text(members, "task_id", _TASK_ID),
+        _read_webhook_url(members),
         tuple(warnings),
     )
 
@@ -135,6 +138,19 @@ def _read_text(members: Members, name: str, form: re.Pattern[str]) -> str:
         return ""
     if not isinstance(value, str) or not form.fullmatch(value):
         raise UsageError(f"invalid {name} field: 1 to 128 letters, digits, '_', '.', ':' or '-'")
+    return value
+
+
+def _read_webhook_url(members: Members) -> str:
+    raw = members.get("webhook_url")
+    value = None if raw is None else _decode_any(bytes(raw))
+    if value is None:
+        return ""
+    if not isinstance(value, str) or not is_webhook_address(value):
+        raise UsageError(
+            "invalid webhook_url field: an http:// or https:// address without user name, password and spaces",
+            why=f"and of at most {LONGEST_ADDRESS} characters",
+        )
     return value
 
 
@@ -197,6 +213,7 @@ def make_task(
     limits = resolve(state.settings.defaults, target.config.limits, Override(active_timeout=timeout))
     if job.task_id:
         once, body_hash = digest(f"id {job.task_id}"), body_hash or digest(payload)
+    wants_webhook = job.webhook_url or target.config.webhook is not None
     return NewTask(
         job.task_id or new_task_id(),
         target.full,
@@ -207,6 +224,7 @@ def make_task(
         job.handler,
         once,
         body_hash,
+        webhook_fields(target.full, job.webhook_url) if wants_webhook else (),
     )
 
 

@@ -65,6 +65,8 @@ class ServerSettings:
     jwt_secret: Secret | None
     """None: made at the first start and kept"""
     github_pat: Secret | None
+    webhook_allow_private: bool
+    """webhooks may go to private, loopback and link-local addresses"""
     prometheus_address: str | None
     no_ui: bool
     debug: bool
@@ -155,6 +157,7 @@ def _build(resolver: Resolver, directory: Path) -> ServerSettings:
         vault_master_key=take(names.VAULT_MASTER_KEY, None),
         jwt_secret=take(names.JWT_SECRET, None),
         github_pat=take(names.GITHUB_PAT, None),
+        webhook_allow_private=take(names.WEBHOOK_ALLOW_PRIVATE, False),
         prometheus_address=take(names.PROMETHEUS_ADDRESS, None),
         no_ui=take(names.NO_UI, False),
         debug=take(names.DEBUG, False),

@@ -113,6 +113,7 @@ VAULT_MASTER_KEY = Setting("vault_master_key", _master_key, ("RUNQY_VAULT_MASTER
 VAULT_NEW_MASTER_KEY = Setting("vault_new_master_key", _master_key, ("RUNQY_VAULT_NEW_MASTER_KEY",), secret=True)
 """read by ``runqy vault rotate-key`` alone"""
 GITHUB_PAT = Setting("github_pat", secret, ("GITHUB_PAT",), secret=True)
+WEBHOOK_ALLOW_PRIVATE = Setting("webhook_allow_private", true_false, ("RUNQY_WEBHOOK_ALLOW_PRIVATE",))
 PROMETHEUS_ADDRESS = Setting("prometheus_address", text, ("PROMETHEUS_ADDRESS",))
 NO_UI = Setting("no_ui", true_false, flag="--no-ui")
 DEBUG = Setting("debug", true_false, flag="--debug")

@@ -19,6 +19,16 @@ local function retention(now_s, ttl)
   return kept[1], kept[2]
 end
 
+-- Puts a task that asked for it among the webhooks to send; what is known of an earlier end is forgotten. The field
+-- holds the keys of the outbox and of its records, and the address.
+local function tell_webhook(key, id, now_s)
+  local webhook = redis.call('HGET', key, 'webhook')
+  if not webhook then return end
+  local outbox, records = string.match(webhook, '^(%S+) (%S+)')
+  redis.call('ZADD', outbox, now_s, id)
+  redis.call('HDEL', records, id)
+end
+
 -- Gives the task's hash, and what belongs to it, its end of life. The record of its idempotency key lives
 -- until the task has ended, and at least a day from its making (`once_since`).
 local function expire_with(key, prefixes, id, expire_at, once, once_since, now_s, logged)
@@ -27,6 +37,7 @@ local function expire_with(key, prefixes, id, expire_at, once, once_since, now_s
     if logged then redis.call('EXPIREAT', prefixes.log .. id, expire_at) end
   end
   if once then release_once(prefixes.once, once, id, once_since, now_s) end
+  tell_webhook(key, id, now_s)
 end
 
 -- Go's way to write whole seconds.
