@@ -23,7 +23,9 @@ from runqy.broker.outbox import Outbox, is_webhook_address
 from runqy.broker.transitions import AttemptEnd
 from runqy.server import webhooks
 from runqy.server.webhook_targets import is_public
+from runqy.tasks.limits import Limits
 from runqy.tasks.outcome import Archive, Ending
+from runqy.tasks.state import Action
 
 SECRET = "a-secret-of-the-receiver"
 ALLOWED = {"RUNQY_WEBHOOK_ALLOW_PRIVATE": "true"}
@@ -276,3 +278,37 @@ def test_the_delays_grow_to_an_hour() -> None:
     assert 4 <= delays[0] <= 6
     assert max(delays) <= 3600 * 1.2
     assert min(delays[11:]) >= 3600 * 0.8
+
+
+async def test_ends_without_a_run_are_told_too(valkey: RedisServer, connection: Connection, tmp_path: Path) -> None:
+    """What an operator archives, and what waited too long."""
+    async with receiving() as receiver, running_server(tmp_path, valkey.url, **ALLOWED) as api:
+        ids = []
+        async with api.client() as admin:
+            for _ in range(2):
+                body = {"queue": "echo", "data": {}, "webhook_url": receiver.url}
+                ids.append((await admin.post("/queue/add", json=body)).json()["info"]["id"])
+        await api.state.operator.act(Action.ARCHIVE, "echo.default", ids[:1])
+        await connection.command("HSET", keys.task("echo.default", ids[1]), "pending_timeout", 1, "pending_since", "1")
+        taken = await api.broker.pick_up(["echo.default"], 1, token="w#1", starting=1, fallback=Limits())
+        assert taken.expired == 1
+        await until(lambda: len(receiver.got) == 2)
+        assert {json.loads(body)["id"]: json.loads(body)["state"] for _, body in receiver.got} == dict.fromkeys(
+            ids, "archived"
+        )
+        for task in ids:
+            await tries(api, task, 1)
+
+
+async def test_it_is_given_up_after_a_day_or_when_the_receiver_is_gone(
+    valkey: RedisServer, connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with receiving() as receiver, running_server(tmp_path, valkey.url, **ALLOWED) as api:
+        receiver.statuses = [410]
+        (tried,) = await tries(api, await end_one(api, receiver.url), 1)
+        assert (tried["outcome"], tried["status"], tried["next_try_at"]) == ("given_up", 410, None)
+        monkeypatch.setattr(webhooks, "GIVE_UP_SECONDS", 0)
+        receiver.statuses = [500]
+        (tried,) = await tries(api, await end_one(api, receiver.url), 1)
+        assert (tried["outcome"], tried["status"]) == ("given_up", 500)
+        assert await connection.command("EXISTS", keys.webhooks("echo.default")) == 0
