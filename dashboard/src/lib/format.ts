@@ -29,10 +29,13 @@ export function duration(ms: number | null | undefined): string {
   if (ms < 1000) return `${Math.round(ms)} ms`;
   if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)} s`;
   const seconds = Math.round(ms / 1000);
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
-  if (seconds < 86_400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
-  return `${Math.floor(seconds / 86_400)} d ${Math.floor((seconds % 86_400) / 3600)} h`;
+  if (seconds < 3600) return two(Math.floor(seconds / 60), 'min', seconds % 60, 's');
+  if (seconds < 86_400) return two(Math.floor(seconds / 3600), 'h', Math.floor((seconds % 3600) / 60), 'min');
+  return two(Math.floor(seconds / 86_400), 'd', Math.floor((seconds % 86_400) / 3600), 'h');
 }
+
+const two = (large: number, unit: string, small: number, smallUnit: string): string =>
+  small ? `${large} ${unit} ${small} ${smallUnit}` : `${large} ${unit}`;
 
 export const ago = (at: number, now: number): string => `${duration(Math.max(0, now - at))} ago`;
 
