@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from harness.api import Api, running_server
-from harness.browser import EMAIL, PASSWORD, chromium
+from harness.browser import chromium, signed_in
 from harness.redis_servers import RedisServer
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
@@ -53,10 +52,4 @@ async def complaints(context: BrowserContext) -> AsyncIterator[list[str]]:
 @pytest.fixture
 async def page(context: BrowserContext, api: Api, complaints: list[str]) -> Page:
     """A page whose owner is signed in as an admin."""
-    answer = await context.request.post(
-        f"{api.url}/monitoring/api/auth/setup",
-        data=json.dumps({"email": EMAIL, "password": PASSWORD, "confirm_password": PASSWORD}),
-        headers={"content-type": "application/json"},
-    )
-    assert answer.ok, await answer.text()
-    return await context.new_page()
+    return await signed_in(context, api)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 
 import pytest
-from harness.api import Api
-from harness.browser import EMAIL, PASSWORD
+from harness.api import Api, running_server
+from harness.browser import EMAIL, PASSWORD, signed_in
+from harness.redis_servers import RedisServer
 from harness.waiting import eventually
-from playwright.async_api import BrowserContext, Page, expect
+from playwright.async_api import Browser, BrowserContext, Page, expect
+
+from runqy.broker.connection import Connection
 
 HOSTILE = "<img src=x onerror=\"document.title='broken in'\"><script>document.title='broken in'</script>"
 
@@ -146,7 +150,7 @@ async def test_a_viewer_is_offered_no_action(api: Api, page: Page) -> None:
 
 
 PAGES = ["", "queues", "queues/echo.default", "queues/new", "search?q=state:pending", "errors", "workers", "playground"]
-FURTHER_PAGES = ["access", "audit", "system", "settings"]
+FURTHER_PAGES = ["vaults", "changes", "access", "audit", "system", "settings"]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -161,3 +165,84 @@ async def test_every_page_fits_its_screen(api: Api, page: Page, theme: str, widt
         assert await page.locator("html").get_attribute("data-theme") == theme
         too_wide = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert too_wide <= 0, f"{path} is {too_wide} px too wide"
+
+
+async def test_numbers_of_a_server_that_is_gone_are_called_old(
+    tmp_path: Path, valkey: RedisServer, connection: Connection, browser: Browser
+) -> None:
+    async with running_server(tmp_path, valkey.url) as api:
+        context = await browser.new_context(base_url=api.url)
+        page = await signed_in(context, api)
+        await page.goto("/monitoring/")
+        await expect(page.get_by_role("button", name="live")).to_be_visible()
+    await expect(page.get_by_text("These numbers are")).to_be_visible()
+    await context.close()
+
+
+async def test_a_read_only_server_offers_no_action(
+    tmp_path: Path, valkey: RedisServer, connection: Connection, browser: Browser
+) -> None:
+    async with running_server(tmp_path, valkey.url, ASYNQ_READ_ONLY="true") as api:
+        context = await browser.new_context(base_url=api.url)
+        page = await signed_in(context, api)
+        await page.goto("/monitoring/queues")
+        await expect(page.get_by_role("link", name="echo.default")).to_be_visible()
+        await expect(page.get_by_text("read-only server")).to_be_visible()
+        await expect(page.get_by_role("button", name="Pause")).to_have_count(0)
+        await context.close()
+
+
+async def test_tasks_are_chosen_with_the_keyboard(api: Api, page: Page) -> None:
+    ids = [await send(api, "echo", {"n": n}) for n in range(3)]
+    await page.goto("/monitoring/queues/echo.default")
+    await expect(page.get_by_role("link", name=ids[2][:13])).to_be_visible()
+    for key in "jxjjx":
+        await page.keyboard.press(key)
+    await expect(page.get_by_role("toolbar")).to_contain_text("2 selected")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", level=1)).to_have_text(ids[2])
+
+
+async def test_a_queue_is_made_and_its_mistakes_are_named(api: Api, page: Page) -> None:
+    await page.goto("/monitoring/queues/new")
+    await page.get_by_label("Name, or name.sub-queue").fill("vision")
+    await page.get_by_label("Git address").fill("https://example.com/vision.git")
+    await page.get_by_label("active_timeout").fill("1d")
+    await page.get_by_role("button", name="Create").click()
+    await expect(page.get_by_role("alert")).to_contain_text("active_timeout")
+    await page.get_by_label("active_timeout").fill("5m")
+    await page.get_by_role("button", name="Create").click()
+    await expect(page.get_by_role("heading", name="vision.default")).to_be_visible()
+    await expect(page.get_by_label("Configuration")).to_contain_text("5m")
+    await page.goto("/monitoring/changes")
+    await expect(page.locator("b", has_text="vision")).to_be_visible()
+
+
+async def test_a_secret_goes_into_a_vault_and_is_never_shown(
+    tmp_path: Path, valkey: RedisServer, connection: Connection, browser: Browser
+) -> None:
+    key = base64.b64encode(bytes(range(32))).decode()
+    async with running_server(tmp_path, valkey.url, RUNQY_VAULT_MASTER_KEY=key) as api:
+        context = await browser.new_context(base_url=api.url)
+        page = await signed_in(context, api)
+        await page.goto("/monitoring/vaults")
+        await page.get_by_label("Name of the new vault").fill("models")
+        await page.get_by_role("button", name="Make vault").click()
+        await page.get_by_role("link", name="models").click()
+        await page.get_by_role("textbox", name="Key").fill("HF_TOKEN")
+        await page.get_by_role("textbox", name="Value").fill("a-very-secret-token")
+        await page.get_by_role("button", name="Keep").click()
+        await expect(page.get_by_role("cell", name="HF_TOKEN")).to_be_visible()
+        assert "a-very-secret-token" not in await page.content()
+        await context.close()
+
+
+async def test_a_task_is_sent_from_the_page(api: Api, page: Page) -> None:
+    await page.goto("/monitoring/playground?queue=one.high")
+    await expect(page.get_by_label("Fields")).to_contain_text("int")
+    await page.get_by_role("button", name="Send").click()
+    await expect(page.get_by_role("alert")).to_contain_text("n is required")
+    await page.get_by_role("button", name="Fill in an example").click()
+    await page.get_by_role("button", name="Send").click()
+    await page.get_by_label("Fields").get_by_role("link").click()
+    await expect(page.get_by_label("Payload")).to_contain_text('"n": 1')
