@@ -25,6 +25,8 @@ queues:
     deployment: {git_url: "https://example.com/f.git", startup_cmd: python main.py, limits: {max_retry: 1}}
     input: [{name: n, type: [int]}]
 """
+# Each test runs many commands; on a machine that is busy a start takes seconds.
+pytestmark = pytest.mark.timeout(400)
 INLINE = ["--git-url", "https://example.com/i.git", "--startup-cmd", "python main.py"]
 
 
