@@ -18,15 +18,19 @@ COMMANDS = {
     "serve": ("runqy.cli.serve:serve", "Start the server (what `runqy` alone does)."),
     "worker": ("runqy.cli.worker:worker", "Start a worker; list, restart and drain workers."),
     "dev": ("runqy.cli.dev:dev", "Run your task code here with everything it needs, reloading it as you edit."),
+    "init": ("runqy.cli.init:init", "Write a small working project to begin with."),
     "demo": ("runqy.cli.demo:demo", "See it work: a classifier on real images, and the five levers."),
     "task": ("runqy.cli.task:task", "Enqueue tasks, look at them, act on them."),
     "queue": ("runqy.cli.queue:queue", "List, inspect, pause and resume queues."),
     "config": ("runqy.cli.config:config", "Check, list, change and reload queue configuration."),
     "autoscale": ("runqy.cli.autoscale:autoscale", "Rented machines that come and go (not in this release)."),
+    "key": ("runqy.cli.key:key", "Create, list and revoke API keys."),
+    "account": ("runqy.cli.account:account", "Who may log in to the dashboard."),
     "login": ("runqy.cli.auth:login", "Save a server and its key."),
     "logout": ("runqy.cli.auth:logout", "Forget a saved server."),
     "auth": ("runqy.cli.auth:auth", "See and choose the saved servers."),
     "vault": ("runqy.cli.vault:vault", "Keep secrets for task code, encrypted."),
+    "completion": ("runqy.cli.completion:completion", "Completion for bash, zsh or fish."),
 }
 EXTRAS = {
     **dict.fromkeys(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,10 +119,11 @@ def _running_server() -> tuple[str, str, Path] | None:
 class Client:
     """Calls to one server; every refusal becomes the error that names its exit code."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, seconds: float = SECONDS) -> None:
+        """``seconds``: how long an answer may take."""
         self.endpoint = find_server(session)
         headers = {"Authorization": f"Bearer {self.endpoint.key}"} if self.endpoint.key else {}
-        self._http = httpx2.Client(base_url=self.endpoint.url, headers=headers, timeout=SECONDS)
+        self._http = httpx2.Client(base_url=self.endpoint.url, headers=headers, timeout=seconds)
         click.get_current_context().call_on_close(self._http.close)
 
     def get(self, *path: str, **query: Any) -> Any:
@@ -145,6 +147,31 @@ class Client:
     def delete(self, *path: str, **query: Any) -> Any:
         return self._call("DELETE", path, params=query)
 
+    def put(self, *path: str, body: Any) -> Any:
+        """PUT with a JSON body."""
+        return self._call("PUT", path, json=body)
+
+    def events(self, *path: str) -> Iterator[tuple[str, str]]:
+        """Kind and data of each server-sent event, until the server ends the stream."""
+        url = "/" + "/".join(quote(part, safe=":") for part in path)
+        kind, data = "message", list[str]()
+        try:
+            with self._http.stream("GET", url, timeout=httpx2.Timeout(SECONDS, read=60.0)) as response:
+                if not response.is_success:
+                    response.read()
+                    raise self._refusal(response)
+                for line in response.iter_lines():
+                    name, _, value = line.partition(":")
+                    if name == "event":
+                        kind = value.strip()
+                    elif name == "data":
+                        data.append(value.removeprefix(" "))
+                    elif not line and data:
+                        yield kind, "\n".join(data)
+                        kind, data = "message", []
+        except httpx2.HTTPError as error:
+            raise self._unreachable(error) from error
+
     def wait(self, task_id: str, seconds: float) -> Any:
         """The task once it has ended; None when that takes longer than ``seconds``."""
         try:
@@ -159,11 +186,7 @@ class Client:
         try:
             response = self._http.request(method, url, **options)
         except httpx2.HTTPError as error:
-            raise UnavailableError(
-                f"The server at {self.endpoint.url} can't be reached",
-                why=str(error) or type(error).__name__,
-                hint=f"its address comes from {self.endpoint.source}; check that it runs",
-            ) from error
+            raise self._unreachable(error) from error
         except httpx2.InvalidURL as error:
             raise UsageError(
                 f"The server's address {self.endpoint.url!r} can't be used", why=str(error), hint=self.endpoint.source
@@ -178,6 +201,13 @@ class Client:
         if response.status_code == 408:
             raise _StillRunningError("the task has not ended yet")
         raise self._refusal(response)
+
+    def _unreachable(self, error: Exception) -> UnavailableError:
+        return UnavailableError(
+            f"The server at {self.endpoint.url} can't be reached",
+            why=str(error) or type(error).__name__,
+            hint=f"its address comes from {self.endpoint.source}; check that it runs",
+        )
 
     def _refusal(self, response: httpx2.Response) -> RunqyError:
         texts: list[str] = []

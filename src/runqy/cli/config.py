@@ -11,6 +11,7 @@ from runqy.cli.app import Session, Suggesting
 from runqy.cli.client import Client
 from runqy.cli.config_changes import history, plan
 from runqy.cli.config_create import create
+from runqy.cli.config_show import show
 from runqy.cli.options import json_option, pass_session, required_text
 from runqy.errors import ConfigurationError
 
@@ -25,6 +26,7 @@ def config() -> None:
 config.add_command(create)
 config.add_command(plan)
 config.add_command(history)
+config.add_command(show)
 
 
 @config.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -37,3 +38,8 @@ def required_text(what: str) -> Callable[[click.Context, click.Parameter, str], 
         return text
 
     return check
+
+
+def moment(unix_ms: int | None) -> str:
+    """`YYYY-MM-DD HH:MM:SS` in local time; `-` for none."""
+    return "-" if unix_ms is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_ms / 1000))

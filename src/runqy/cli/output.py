@@ -42,6 +42,16 @@ class Output:
         if self.as_json:
             print(json.dumps(value, indent=2 if self.on_terminal else None, ensure_ascii=False), flush=True)
 
+    def clear(self) -> None:
+        """Begin a terminal's screen anew; in a pipe what was printed stays."""
+        if self.on_terminal and not self.as_json:
+            print("\x1b[H\x1b[2J", end="", flush=True)
+
+    def json_line(self, value: Any) -> None:
+        """One event of a stream as JSON on a line of its own."""
+        if self.as_json:
+            print(json.dumps(value, ensure_ascii=False), flush=True)
+
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Left-aligned columns, two spaces between them, headings in capitals."""
         if self.as_json:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 import click
 
 from runqy.cli.app import Session, Suggesting
 from runqy.cli.client import Client
+from runqy.cli.completing import queue_names
 from runqy.cli.options import json_option, pass_session, required_text
 
 
@@ -15,13 +19,38 @@ def queue() -> None:
 
 
 @queue.command("list")
+@click.option(
+    "--watch",
+    "interval",
+    is_flag=False,
+    flag_value=2.0,
+    type=click.FloatRange(min=0.2),
+    metavar="[SECONDS]",
+    help="Show them anew every two seconds (or as given), until interrupted.",
+)
 @json_option
 @pass_session
-def list_queues(session: Session) -> None:
-    """List all queues with their sizes."""
-    answer = Client(session).get("api", "queues")
-    rows = answer["queues"] or []
-    session.output.document(rows)
+def list_queues(session: Session, interval: float | None) -> None:
+    """List all queues with their sizes.
+
+    With --watch and --json each look is a line: {"at": unix ms, "queues": [...]}.
+    """
+    client = Client(session)
+    while True:
+        answer = client.get("api", "queues")
+        rows = answer["queues"] or []
+        if interval is None:
+            session.output.document(rows)
+        else:
+            session.output.json_line({"at": round(time.time() * 1000), "queues": rows})
+            session.output.clear()
+        _print_queues(session, answer, rows)
+        if interval is None:
+            return
+        time.sleep(interval)
+
+
+def _print_queues(session: Session, answer: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     for warning in answer.get("warnings") or []:
         session.output.warn(warning)
     if not rows:
@@ -34,7 +63,7 @@ def list_queues(session: Session) -> None:
 
 
 @queue.command()
-@click.argument("name", callback=required_text("queue name"))
+@click.argument("name", callback=required_text("queue name"), shell_complete=queue_names)
 @json_option
 @pass_session
 def inspect(session: Session, name: str) -> None:
@@ -57,7 +86,7 @@ def inspect(session: Session, name: str) -> None:
 
 
 @queue.command()
-@click.argument("name", callback=required_text("queue name"))
+@click.argument("name", callback=required_text("queue name"), shell_complete=queue_names)
 @json_option
 @pass_session
 def pause(session: Session, name: str) -> None:
@@ -67,7 +96,7 @@ def pause(session: Session, name: str) -> None:
 
 
 @queue.command()
-@click.argument("name", callback=required_text("queue name"))
+@click.argument("name", callback=required_text("queue name"), shell_complete=queue_names)
 @json_option
 @pass_session
 def unpause(session: Session, name: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,12 @@ import click
 
 from runqy.cli.app import Session, Suggesting, version_text
 from runqy.cli.client import Client
+from runqy.cli.completing import worker_ids
 from runqy.cli.options import json_option, pass_session, required_text
 from runqy.cli.output import shorten
 from runqy.errors import NotFoundError
+
+FOLLOW_SECONDS = 1.0
 
 
 def _start_options(command: Any) -> Any:
@@ -116,16 +121,22 @@ def _queues(row: dict[str, Any]) -> str:
     return ",".join(row.get("queue_priorities") or []) or row["queues"]
 
 
+@contextlib.contextmanager
+def _known(worker_id: str) -> Iterator[None]:
+    try:
+        yield
+    except NotFoundError:
+        raise NotFoundError(f"worker '{worker_id}' not found", hint="`runqy worker list` shows all") from None
+
+
 @worker.command("info")
-@click.argument("worker_id", callback=required_text("worker ID"))
+@click.argument("worker_id", callback=required_text("worker ID"), shell_complete=worker_ids)
 @json_option
 @pass_session
 def info(session: Session, worker_id: str) -> None:
     """Show one worker."""
-    try:
+    with _known(worker_id):
         row = Client(session).get("workers", worker_id)
-    except NotFoundError:
-        raise NotFoundError(f"worker '{worker_id}' not found", hint="`runqy worker list` shows all") from None
     session.output.document(row)
     now = time.time()
     session.output.fields(
@@ -148,23 +159,67 @@ def info(session: Session, worker_id: str) -> None:
 
 
 @worker.command("restart")
-@click.argument("worker_id", callback=required_text("worker ID"))
+@click.argument("worker_id", callback=required_text("worker ID"), shell_complete=worker_ids)
 @json_option
 @pass_session
 def restart(session: Session, worker_id: str) -> None:
     """Restart a worker's task processes; ends a degraded state."""
-    session.output.document(Client(session).post("workers", worker_id, "restart"))
+    with _known(worker_id):
+        session.output.document(Client(session).post("workers", worker_id, "restart"))
     session.output.line(f"Worker '{worker_id}' restarts its task processes.")
 
 
 @worker.command("drain")
-@click.argument("worker_id", callback=required_text("worker ID"))
+@click.argument("worker_id", callback=required_text("worker ID"), shell_complete=worker_ids)
 @json_option
 @pass_session
 def drain(session: Session, worker_id: str) -> None:
     """Let a worker finish what it runs, then stop it."""
-    session.output.document(Client(session).post("workers", worker_id, "drain"))
+    with _known(worker_id):
+        session.output.document(Client(session).post("workers", worker_id, "drain"))
     session.output.line(f"Worker '{worker_id}' finishes its tasks and stops.")
+
+
+@worker.command("logs")
+@click.argument("worker_id", callback=required_text("worker ID"), shell_complete=worker_ids)
+@click.option("-n", "--lines", type=click.IntRange(1, 500), default=200, show_default=True, help="How many at most.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until interrupted.")
+@json_option
+@pass_session
+def logs(session: Session, worker_id: str, lines: int, follow: bool) -> None:
+    """Print what a worker's task processes printed last."""
+    client = Client(session)
+    with _known(worker_id):
+        answer = client.get("workers", worker_id, "logs", n=lines)
+    if not follow:
+        session.output.document(answer)
+    shown = answer["lines"] or []
+    _print_lines(session, shown, follow)
+    while follow:
+        time.sleep(FOLLOW_SECONDS)
+        with _known(worker_id):
+            newest = client.get("workers", worker_id, "logs", n=500)["lines"] or []
+        _print_lines(session, _beyond(shown, newest), follow)
+        shown = newest
+
+
+def _print_lines(session: Session, lines: list[Any], follow: bool) -> None:
+    for line in lines:
+        if follow:
+            session.output.json_line({"line": line})
+        session.output.line(str(line).rstrip("\n"))
+
+
+def _beyond(shown: list[Any], newest: list[Any]) -> list[Any]:
+    """The lines of ``newest`` after the longest end of ``shown`` that they begin with or contain at one place."""
+    for size in range(min(len(shown), len(newest)), 0, -1):
+        if newest[:size] == shown[-size:]:
+            return newest[size:]
+    tail = shown[-3:]
+    for at in range(len(newest) - len(tail), -1, -1):
+        if tail and newest[at : at + len(tail)] == tail:
+            return newest[at + len(tail) :]
+    return newest
 
 
 def ago(seconds: float) -> str:
