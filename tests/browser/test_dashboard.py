@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from harness.api import Api, running_server
+from harness.api import ADMIN, Api, running_server
 from harness.browser import EMAIL, PASSWORD, signed_in
 from harness.redis_servers import RedisServer
 from harness.waiting import eventually
@@ -246,3 +246,31 @@ async def test_a_task_is_sent_from_the_page(api: Api, page: Page) -> None:
     await page.get_by_role("button", name="Send").click()
     await page.get_by_label("Fields").get_by_role("link").click()
     await expect(page.get_by_label("Payload")).to_contain_text('"n": 1')
+
+
+async def test_all_that_a_search_finds_are_counted_and_then_cancelled(api: Api, page: Page) -> None:
+    for n in range(5):
+        await send(api, "echo", {"n": n})
+    await send(api, "one.high", {"n": 1})
+    await page.goto("/monitoring/search")
+    await page.get_by_label("Search for tasks").fill("queue:echo.default state:pending")
+    await page.get_by_role("button", name="Search").click()
+    await expect(page.get_by_text("5 shown")).to_be_visible()
+    assert "q=queue%3Aecho.default%20state%3Apending" in page.url
+    await page.get_by_role("button", name="Cancel…").click()
+    await expect(page.get_by_role("dialog")).to_contain_text("Cancel: 5 tasks?")
+    await page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    await expect(page.get_by_text("5 of 5 done, 0 failed (done)")).to_be_visible()
+    await page.goto("/monitoring/errors")
+    await expect(page.get_by_role("row", name="cancelled")).to_contain_text("5")
+    await page.get_by_role("link", name="cancelled").click()
+    await expect(page.get_by_text("5 shown")).to_be_visible()
+
+
+async def test_the_system_page_names_what_is_not_well(api: Api, page: Page) -> None:
+    await send(api, "echo", {"n": 1})
+    await page.goto("/monitoring/system")
+    await expect(page.get_by_label("Findings")).to_contain_text("tasks wait where no worker serves")
+    await page.get_by_text("Settings of the server").click()
+    await expect(page.get_by_text("RUNQY_API_KEY", exact=True)).to_be_visible()
+    assert ADMIN not in await page.content()

@@ -56,6 +56,9 @@ export interface TaskRow {
   last_failed_at?: Moment;
   next_process_at?: Moment;
   created_at?: Moment;
+  completed_at_ms?: number;
+  last_failed_at_ms?: number;
+  next_process_at_ms?: number;
 }
 
 /** Unix milliseconds, or a text that the server made. */
