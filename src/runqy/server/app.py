@@ -77,7 +77,7 @@ SERVER_FILE = "server.json"
 GRACEFUL_SECONDS = 5
 
 
-_ROUTES = (
+ROUTES = (
     task_routes,
     health_routes,
     queue_routes,
@@ -98,11 +98,11 @@ _ROUTES = (
 )
 
 
-def create_app(state: ServerState) -> Any:
-    """The ASGI application: two fast routes in front, the rest in the framework."""
+def _framework_app(state: ServerState) -> FastAPI:
+    """Every route, and one shape for every refusal; without what stands in front of it."""
     app = FastAPI(title="runqy", version=__version__, docs_url=None, redoc_url=None)
     app.state.server = state
-    for routes in _ROUTES:
+    for routes in ROUTES:
         app.include_router(routes.router)
     if not state.settings.no_ui:
         app.include_router(dashboard_files.router)
@@ -130,6 +130,12 @@ def create_app(state: ServerState) -> Any:
         log.exception("a request failed in a way that nobody foresaw", path=request.url.path, exc_info=error)
         return json_answer({"errors": ["the server could not answer; its log says why"]}, 503)
 
+    return app
+
+
+def create_app(state: ServerState) -> Any:
+    """The ASGI application: two fast routes in front, the rest in the framework."""
+    app = _framework_app(state)
     served: Any = Aliases(RequestTimes(state.metrics.timings, FastRoutes(state, Protection(state, app))))
     if state.settings.cors_origins:
         served = CORSMiddleware(
