@@ -13,7 +13,6 @@ from runqy.cli.app import Session, Suggesting
 from runqy.cli.options import json_option, pass_session, required_text
 from runqy.cli.output import shorten
 from runqy.errors import ConfigurationError, ConflictError, NotFoundError
-from runqy.telemetry import add_secret
 
 vault_argument = click.argument("name", metavar="VAULT", callback=required_text("vault name"))
 key_argument = click.argument("key", callback=required_text("key name"))
@@ -150,6 +149,8 @@ def set_entry(session: Session, name: str, key: str, value: str | None, no_secre
     """
     text = _value(session, value, no_secret)
     if not no_secret:
+        from runqy.telemetry import add_secret
+
         add_secret(text)
     with _in_our_words(name):
         session.output.document(_vaults(session).set_entry(name, key, text, is_secret=not no_secret))
@@ -220,6 +221,8 @@ def rotate_key(session: Session) -> None:
         raise ConfigurationError(
             "RUNQY_VAULT_NEW_MASTER_KEY is not set", why="it holds the key to change to", hint=GENERATE
         )
+    from runqy.telemetry import add_secret
+
     add_secret(new_key.get_secret_value())
     count = local.run(lambda store: store.rotate(new_key))
     session.output.document({"rotated": count})

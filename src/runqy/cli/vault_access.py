@@ -11,7 +11,6 @@ from runqy.cli.app import Session
 from runqy.cli.client import Client, NoServerError, find_server
 from runqy.errors import ConfigurationError, RunqyError, UsageError
 from runqy.settings.server import ServerSettings, load_server_settings
-from runqy.telemetry import add_secret
 
 T = TypeVar("T")
 NOT_ENABLED = "vaults not enabled. Set RUNQY_VAULT_MASTER_KEY environment variable."
@@ -95,6 +94,8 @@ class LocalVaults:
     def __init__(self, settings: ServerSettings) -> None:
         if settings.vault_master_key is None:
             raise ConfigurationError(NOT_ENABLED, hint=GENERATE)
+        from runqy.telemetry import add_secret
+
         self._master_key = settings.vault_master_key
         self._settings = settings
         add_secret(settings.vault_master_key.get_secret_value())
