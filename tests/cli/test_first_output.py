@@ -14,7 +14,7 @@ from harness.programs import RUNQY, environment, run
 
 from runqy.cli.app import COMMANDS
 
-HEAVY = ("sqlalchemy", "redis", "fastapi", "pydantic", "uvicorn", "rich", "ruamel")
+HEAVY = ("sqlalchemy", "redis", "fastapi", "pydantic", "uvicorn", "rich", "ruamel", "httpx2")
 
 
 def test_no_command_brings_anything_heavy_with_it(tmp_path: Path) -> None:

@@ -7,11 +7,10 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
-import httpx2
 
 from runqy.cli.app import Session
 from runqy.cli.profiles import CREDENTIALS, load_profiles
@@ -26,6 +25,9 @@ from runqy.errors import (
     UnavailableError,
     UsageError,
 )
+
+if TYPE_CHECKING:
+    import httpx2
 
 SECONDS = 30.0
 
@@ -121,6 +123,9 @@ class Client:
 
     def __init__(self, session: Session, *, seconds: float = SECONDS) -> None:
         """``seconds``: how long an answer may take."""
+        # Imported where a call is made: it takes longer than the help and the completion of options may.
+        import httpx2
+
         self.endpoint = find_server(session)
         headers = {"Authorization": f"Bearer {self.endpoint.key}"} if self.endpoint.key else {}
         self._http = httpx2.Client(base_url=self.endpoint.url, headers=headers, timeout=seconds)
@@ -154,6 +159,8 @@ class Client:
     def events(self, *path: str) -> Iterator[tuple[str, str]]:
         """Kind and data of each server-sent event, until the server ends the stream."""
         url = "/" + "/".join(quote(part, safe=":") for part in path)
+        import httpx2
+
         kind, data = "message", list[str]()
         try:
             with self._http.stream("GET", url, timeout=httpx2.Timeout(SECONDS, read=60.0)) as response:
@@ -182,6 +189,8 @@ class Client:
             return None
 
     def _call(self, method: str, path: tuple[str, ...], **options: Any) -> Any:
+        import httpx2
+
         url = "/" + "/".join(quote(part, safe=":") for part in path)
         try:
             response = self._http.request(method, url, **options)
