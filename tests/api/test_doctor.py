@@ -56,15 +56,15 @@ async def test_waiting_tasks_without_a_worker_are_found(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("worker", "status", "fix"),
+    ("word", "beat", "status", "fix"),
     [
-        (record("running", echo=1), "ok", ""),
-        (record("degraded", echo=1), "problem", "runqy worker restart host:1:abcdef"),
-        (record("running", beat=60.0, echo=1), "warning", "look at those machines; their tasks are given to others"),
+        ("running", 0.0, "ok", ""),
+        ("degraded", 0.0, "problem", "runqy worker restart host:1:abcdef"),
+        ("running", 60.0, "warning", "look at those machines; their tasks are given to others"),
     ],
 )
-async def test_workers_that_are_ill_are_named(api: Api, worker: WorkerRecord, status: str, fix: str) -> None:
-    await api.state.workers.beat(worker)
+async def test_workers_that_are_ill_are_named(api: Api, word: str, beat: float, status: str, fix: str) -> None:
+    await api.state.workers.beat(record(word, beat=beat, echo=1))
     check = (await checks(api))["workers"]
     assert (check["status"], check["fix"]) == (status, fix)
 

@@ -204,6 +204,7 @@ async def test_tasks_are_chosen_with_the_keyboard(api: Api, page: Page) -> None:
 
 
 async def test_a_queue_is_made_and_its_mistakes_are_named(api: Api, page: Page) -> None:
+    """R21: a limit that is given in the dashboard is checked there and stamped onto the tasks."""
     await page.goto("/monitoring/queues/new")
     await page.get_by_label("Name, or name.sub-queue").fill("vision")
     await page.get_by_label("Git address").fill("https://example.com/vision.git")
@@ -214,6 +215,10 @@ async def test_a_queue_is_made_and_its_mistakes_are_named(api: Api, page: Page) 
     await page.get_by_role("button", name="Create").click()
     await expect(page.get_by_role("heading", name="vision.default")).to_be_visible()
     await expect(page.get_by_label("Configuration")).to_contain_text("5m")
+    async with api.client() as client:
+        task_id = (await client.post("/queue/add", json={"queue": "vision", "data": {}})).json()["info"]["id"]
+        limits = (await client.get(f"/queue/{task_id}")).json()["Info"]["limits"]
+    assert (limits["active_timeout"]["value"], limits["active_timeout"]["source"]) == (300, "queue")
     await page.goto("/monitoring/changes")
     await expect(page.locator("b", has_text="vision")).to_be_visible()
 

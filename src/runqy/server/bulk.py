@@ -43,6 +43,7 @@ class BulkJob:
     done: int = 0
     failed: int = 0
     error: str = ""
+    is_cancelled: bool = False
     limit_reached: bool = False
     ended_at: float | None = None
     failures: list[dict[str, str]] = field(default_factory=list)
@@ -106,7 +107,11 @@ class BulkRunner:
     async def cancel(self, job_id: str) -> BulkJob:
         """Stop one after the batch at hand. Raises `NotFoundError`."""
         job = self.get(job_id)
-        await end_tasks(self._running.get(job_id))
+        job.is_cancelled = True
+        task = self._running.get(job_id)
+        if task is not None:
+            # The batch at hand is not torn: what Redis has done is counted.
+            await asyncio.wait({task})
         return job
 
     async def _run(self, job: BulkJob, search: Search) -> None:
@@ -116,13 +121,13 @@ class BulkRunner:
             async for view in search.all(MOST_TASKS):
                 by_queue[view.queue].append(view.id)
                 job.total += 1
+                if job.is_cancelled:
+                    break
             job.limit_reached = job.total >= MOST_TASKS
             job.state = "running"
             for queue, ids in by_queue.items():
-                for batch in _batches(ids):
-                    await asyncio.shield(self._act(job, queue, batch))
-                    await asyncio.sleep(_PAUSE_SECONDS)
-            job.state = "done"
+                await self._act_in_batches(job, queue, ids)
+            job.state = "cancelled" if job.is_cancelled else "done"
         except asyncio.CancelledError:
             job.state = "cancelled"
             raise
@@ -131,6 +136,13 @@ class BulkRunner:
             log.error("a bulk action failed", id=job.id, action=job.action, reason=str(error))
         finally:
             job.ended_at = time.time()
+
+    async def _act_in_batches(self, job: BulkJob, queue: str, ids: list[str]) -> None:
+        for batch in _batches(ids):
+            if job.is_cancelled:
+                return
+            await self._act(job, queue, batch)
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _act(self, job: BulkJob, queue: str, ids: list[str]) -> None:
         for acted in await self._operator.act(job.action, queue, ids):
