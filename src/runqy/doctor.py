@@ -200,7 +200,7 @@ def _workers(look: _Look) -> Finding:
         detail = f"{len(stale)} not heard of for 30 s: {_some(stale)}"
         return Finding("workers", Status.WARNING, detail, "look at those machines; their tasks are given to others")
     if not look.records:
-        return Finding("workers", Status.WARNING, "no worker is there", "runqy worker start -q QUEUE")
+        return Finding("workers", Status.WARNING, "no worker is there", "runqy worker start --queues QUEUE")
     return Finding("workers", Status.OK, f"{len(look.records)} there, all heard of")
 
 
@@ -209,7 +209,7 @@ def _unserved(look: _Look) -> Finding:
     if alone:
         detail = f"tasks wait where no worker serves: {_some([f'{q.queue} ({q.pending})' for q in alone])}"
         parent = alone[0].queue.partition(".")[0]
-        return Finding("queues without workers", Status.PROBLEM, detail, f"runqy worker start -q {parent}")
+        return Finding("queues without workers", Status.PROBLEM, detail, f"runqy worker start --queues {parent}")
     return Finding("queues without workers", Status.OK, "every waiting task has a worker")
 
 

@@ -40,7 +40,7 @@ async def test_a_system_at_rest_is_well(api: Api) -> None:
     wrong = {name: check for name, check in found.items() if check["status"] == "problem"}
     assert wrong == {}
     assert found["redis"]["detail"].startswith("Valkey 9")
-    assert found["workers"]["fix"] == "runqy worker start -q QUEUE"
+    assert found["workers"]["fix"] == "runqy worker start --queues QUEUE"
     assert "SQLite" in found["database"]["detail"]
     assert all(check["fix"] for check in found.values() if check["status"] != "ok")
 
@@ -49,7 +49,7 @@ async def test_waiting_tasks_without_a_worker_are_found(api: Api) -> None:
     async with api.client(CLIENT) as client:
         await client.post("/queue/add", json={"queue": "echo", "data": {}})
     check = (await checks(api))["queues without workers"]
-    assert (check["status"], check["fix"]) == ("problem", "runqy worker start -q echo")
+    assert (check["status"], check["fix"]) == ("problem", "runqy worker start --queues echo")
     assert "echo.default (1)" in check["detail"]
     await api.state.workers.beat(record("running", echo=1))
     assert (await checks(api))["queues without workers"]["status"] == "ok"

@@ -19,6 +19,7 @@ COMMANDS = {
     "worker": ("runqy.cli.worker:worker", "Start a worker; list, restart and drain workers."),
     "dev": ("runqy.cli.dev:dev", "Run your task code here with everything it needs, reloading it as you edit."),
     "init": ("runqy.cli.init:init", "Write a small working project to begin with."),
+    "doctor": ("runqy.cli.doctor:doctor", "Check the whole system: what is not well, and the command that mends it."),
     "demo": ("runqy.cli.demo:demo", "See it work: a classifier on real images, and the five levers."),
     "task": ("runqy.cli.task:task", "Enqueue tasks, look at them, act on them."),
     "queue": ("runqy.cli.queue:queue", "List, inspect, pause and resume queues."),
