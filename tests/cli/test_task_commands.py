@@ -97,10 +97,23 @@ def test_a_workers_log_and_its_orders(folder: Path) -> None:
         enqueue(folder, "q", '{"x": 6}')
         program.wait_for("working on 6")
         assert program.stop() == 130
-    for command in ("info", "logs", "drain", "restart"):
+    for command, effect in (("pause", "paused"), ("resume", "running")):
+        told = run(["worker", command, row["worker_id"]], folder)
+        assert told.code == 0, told.err
+        assert f"Worker '{row['worker_id']}' takes " in told.out
+        eventually_status(folder, effect)
+    for command in ("info", "logs", "drain", "restart", "pause", "resume"):
         refused = run(["worker", command, "nobody"], folder)
         assert refused.code == 3
         assert "worker 'nobody' not found" in refused.err
+
+
+def eventually_status(folder: Path, wanted: str) -> None:
+    """Wait until the one worker has this status."""
+    end = time.monotonic() + 15
+    while (rows := json.loads(run(["worker", "list", "--json"], folder).out))[0]["status"] != wanted:
+        assert time.monotonic() < end, rows
+        time.sleep(0.1)
 
 
 def test_a_filter_is_counted_first_and_acts_only_with_yes(folder: Path) -> None:

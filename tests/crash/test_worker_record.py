@@ -11,6 +11,7 @@ from harness.workers import QUEUE, Bench, worker_on
 
 from runqy import __version__
 from runqy.broker import keys
+from runqy.broker.workers import Order
 from runqy.tasks.state import State
 
 
@@ -83,8 +84,8 @@ async def test_it_drains_before_it_stops_and_shows_that(bench: Bench) -> None:
 async def test_an_order_to_drain_stops_the_worker(bench: Bench) -> None:
     async with worker_on(bench) as running:
         await eventually(bench.record)
-        await bench.registry.order("drain", "someone:1:else00")
-        await bench.registry.order("drain", running.worker.worker_id)
+        await bench.registry.order(Order.DRAIN, "someone:1:else00")
+        await bench.registry.order(Order.DRAIN, running.worker.worker_id)
         assert await running.run == 0
 
 

@@ -17,4 +17,4 @@ export function queuesOf(worker: Worker): [string, number][] {
     .map((pair) => [pair.slice(0, pair.lastIndexOf(':')), Number(pair.slice(pair.lastIndexOf(':') + 1))]);
 }
 
-export const STATUSES = ['active', 'ready', 'bootstrapping', 'recovering', 'degraded', 'draining', 'stale', 'stopped'];
+export const STATUSES = ['active', 'ready', 'bootstrapping', 'recovering', 'degraded', 'paused', 'draining', 'stale', 'stopped'];

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -27,7 +28,7 @@ _GO_MAP_ENTRY = re.compile(r"(\S+):(-?\d+)(?=[ \]])")
 class WorkerRecord:
     """One worker process as it stands in Redis. Times are unix seconds.
 
-    ``status`` is one of bootstrapping, running, recovering, degraded, draining, stopped. ``queues`` maps full
+    ``status`` is one of bootstrapping, running, recovering, degraded, paused, draining, stopped. ``queues`` maps full
     names to priorities. ``detail`` says what it waits for, or holds the last lines of what failed.
     ``commits`` maps a parent queue to the commit that is deployed.
     """
@@ -55,6 +56,19 @@ class WorkerRecord:
     def queues_text(self) -> str:
         """The queues as the original's worker writes them, Go's print of a map: ``map[a.high:10 a.low:3]``."""
         return f"map[{' '.join(f'{name}:{priority}' for name, priority in sorted(self.queues.items()))}]"
+
+
+class Order(StrEnum):
+    """What one worker can be told to do."""
+
+    RESTART = "restart"
+    """end its task processes and start them afresh"""
+    DRAIN = "drain"
+    """finish what runs, then stop"""
+    PAUSE = "pause"
+    """take no more tasks; what runs goes on"""
+    RESUME = "resume"
+    """take tasks again"""
 
 
 class WorkerRegistry:
@@ -129,8 +143,8 @@ class WorkerRegistry:
         """A number that grows with every change of the configuration."""
         return int(await self._connection.command("GET", keys.CONFIG_VERSION) or 0)
 
-    async def order(self, order: str, worker_id: str) -> None:
-        """Tell one worker what to do: `restart` its task processes, or `drain` and stop."""
+    async def order(self, order: Order, worker_id: str) -> None:
+        """Tell one worker what to do. Not kept: a worker that is cut off from Redis at this moment misses it."""
         document = msgspec.json.encode({"order": order, "worker": worker_id})
         await self._connection.command("PUBLISH", keys.CONTROL_CHANNEL, document)
 

@@ -180,6 +180,28 @@ def drain(session: Session, worker_id: str) -> None:
     session.output.line(f"Worker '{worker_id}' finishes its tasks and stops.")
 
 
+@worker.command("pause")
+@click.argument("worker_id", callback=required_text("worker ID"), shell_complete=worker_ids)
+@json_option
+@pass_session
+def pause(session: Session, worker_id: str) -> None:
+    """Let a worker take no more tasks; those it runs go on."""
+    with _known(worker_id):
+        session.output.document(Client(session).post("workers", worker_id, "pause"))
+    session.output.line(f"Worker '{worker_id}' takes no more tasks until `runqy worker resume {worker_id}`.")
+
+
+@worker.command("resume")
+@click.argument("worker_id", callback=required_text("worker ID"), shell_complete=worker_ids)
+@json_option
+@pass_session
+def resume(session: Session, worker_id: str) -> None:
+    """Let a paused worker take tasks again."""
+    with _known(worker_id):
+        session.output.document(Client(session).post("workers", worker_id, "resume"))
+    session.output.line(f"Worker '{worker_id}' takes tasks again.")
+
+
 @worker.command("logs")
 @click.argument("worker_id", callback=required_text("worker ID"), shell_complete=worker_ids)
 @click.option("-n", "--lines", type=click.IntRange(1, 500), default=200, show_default=True, help="How many at most.")

@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 from fastapi import APIRouter, Request, Response
 
+from runqy.broker.workers import Order
 from runqy.config.model import Deployment, QueueConfig, SubQueue, parse_queue_name
 from runqy.errors import ConflictError, NotAllowedError, NotFoundError, RunqyError, UnavailableError, UsageError
 from runqy.server.access import is_local
@@ -21,6 +22,7 @@ from runqy.server.responding import (
     json_answer,
     needs_operator,
     needs_viewer,
+    needs_viewer_scoped,
     needs_worker,
     read_json_object,
 )
@@ -155,6 +157,24 @@ def _redis(state: ServerState, caller: str) -> dict[str, Any]:
     return document
 
 
+@router.get("/api/queue_stats", tags=["workers"], dependencies=[needs_viewer_scoped])
+async def no_queue_stats() -> Response:
+    """Always empty, as in the original; the days of each queue are at `/monitoring/api/queue_stats` (role: viewer)."""
+    return json_answer({"stats": []})
+
+
+@router.get("/api/workers", tags=["workers"], dependencies=[needs_viewer_scoped])
+async def no_workers() -> Response:
+    """Always empty, as in the original; the workers are at `/workers` (role: viewer)."""
+    return json_answer({"workers": []})
+
+
+@router.get("/api/servers", tags=["workers"], dependencies=[needs_viewer_scoped])
+async def no_servers() -> Response:
+    """Always empty, as in the original (role: viewer)."""
+    return json_answer({"servers": []})
+
+
 @router.get("/workers", tags=["workers"], dependencies=[needs_viewer])
 async def list_workers(state: State) -> Response:
     """All workers that were heard of lately (role: viewer)."""
@@ -163,6 +183,7 @@ async def list_workers(state: State) -> Response:
     return json_answer({"workers": rows, "count": len(rows)})
 
 
+@router.get("/api/workers/{worker_id}", tags=["workers"], dependencies=[needs_viewer])
 @router.get("/workers/{worker_id}", tags=["workers"], dependencies=[needs_viewer])
 async def get_worker(worker_id: str, state: State) -> Response:
     """One worker (role: viewer)."""
@@ -172,6 +193,7 @@ async def get_worker(worker_id: str, state: State) -> Response:
     return json_answer(worker_row(record, time.time()))
 
 
+@router.get("/api/workers/{worker_id}/logs", tags=["workers"], dependencies=[needs_viewer])
 @router.get("/workers/{worker_id}/logs", tags=["workers"], dependencies=[needs_viewer])
 async def get_worker_logs(worker_id: str, state: State, n: str = "200") -> Response:
     """The last lines that a worker's task processes printed (role: viewer)."""
@@ -182,12 +204,14 @@ async def get_worker_logs(worker_id: str, state: State, n: str = "200") -> Respo
     return json_answer({"lines": lines, "count": len(lines)})
 
 
+@router.post("/api/workers/{worker_id}/{order}", tags=["workers"], dependencies=[needs_operator])
 @router.post("/workers/{worker_id}/{order}", tags=["workers"], dependencies=[needs_operator])
 async def order_worker(worker_id: str, order: str, state: State) -> Response:
-    """Restart a worker's task processes, or drain and stop the worker (role: operator)."""
-    if order not in {"restart", "drain"}:
-        raise NotFoundError(f"there is no order {order!r} for a worker", hint="there are restart and drain")
+    """Tell a worker to `pause` (take no more tasks, go on with those in hand), to `resume`, to `restart` its task
+    processes, or to `drain` (finish what runs) and stop (role: operator)."""
+    if order not in set(Order):
+        raise NotFoundError(f"there is no order {order!r} for a worker", hint=f"there are {', '.join(Order)}")
     if await state.workers.get(worker_id) is None:
         raise NotFoundError("Worker not found")
-    await state.workers.order(order, worker_id)
+    await state.workers.order(Order(order), worker_id)
     return json_answer({"message": f"worker told to {order}", "worker_id": worker_id})

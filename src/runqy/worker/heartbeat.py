@@ -88,6 +88,10 @@ class Heartbeat:
         self.status, self.detail = status, detail
         self._beats.nudge()
 
+    def nudge(self) -> None:
+        """Write the record now: what the processor says of itself has changed."""
+        self._beats.nudge()
+
     async def beat(self) -> None:
         """Write the record once."""
         version = await self._registry.beat(self._record())
@@ -109,7 +113,9 @@ class Heartbeat:
         recovery: dict[str, Any] = {lane.parent: lane.runtime.describe() for lane in lanes}
         trouble = tuple(line for lane in lanes for line in lane.runtime.trouble)
         status = self.status
-        if status == "running":
+        if status == "running" and self._processor.paused:
+            status = "paused"
+        elif status == "running":
             states = {str(entry["state"]) for entry in recovery.values()}
             status = "degraded" if "degraded" in states else "recovering" if "recovering" in states else status
         return WorkerRecord(

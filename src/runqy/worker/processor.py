@@ -106,6 +106,7 @@ class Processor:
         self._stopping = asyncio.Event()
         self.lanes: dict[str, Lane] = {}
         self.taking = False
+        self.paused = False
         self.ended_count = 0
 
     # What runs, for the heartbeat and the leases.
@@ -152,12 +153,27 @@ class Processor:
             fetching.cancel()
             await asyncio.gather(fetching, return_exceptions=True)
 
-    async def drain(self, seconds: float) -> None:
-        """Wait up to ``seconds`` for what runs; `stop_taking` comes first."""
+    def pause(self) -> None:
+        """Take nothing more until `resume`: what runs goes on, what was held ahead goes back to its queue."""
+        self.paused = True
+        self._recall_waiting()
+        # A pickup whose answer got lost is asked for now: nothing else would renew the leases of what it took.
+        self.wake()
+
+    def resume(self) -> None:
+        """Take tasks again, after `pause`."""
+        self.paused = False
+        self.wake()
+
+    def _recall_waiting(self) -> None:
         for lane in self.lanes.values():
             for run in list(lane.held.values()):
                 if run.started_at is None:
                     lane.runtime.recall(run)
+
+    async def drain(self, seconds: float) -> None:
+        """Wait up to ``seconds`` for what runs; `stop_taking` comes first."""
+        self._recall_waiting()
         if not any(lane.held for lane in self.lanes.values()):
             return
         self._idle.clear()
@@ -214,7 +230,7 @@ class Processor:
 
     def _room(self, lane: Lane) -> tuple[int, int]:
         """How many tasks may be taken to start at once, and how many to be held ahead."""
-        if not self.taking or lane.draining or not lane.runtime.ready or self._finisher.redis_is_away:
+        if not self.taking or self.paused or lane.draining or not lane.runtime.ready or self._finisher.redis_is_away:
             return 0, 0
         everywhere = max((other.limit(self._concurrency) for other in self.lanes.values()), default=0)
         busy = sum(other.within + other.runtime.occupied for other in self.lanes.values())
@@ -223,6 +239,8 @@ class Processor:
 
     async def _take(self, lane: Lane) -> bool:
         """One pickup for one lane; True when it is worth to look again at once."""
+        if self.paused and lane.parent in self._lost_answer and not self._finisher.redis_is_away:
+            await self._ask_again(lane)
         starting, ahead = self._room(lane)
         wanted = min(starting + ahead, BATCH)
         if wanted <= 0:
@@ -262,15 +280,15 @@ class Processor:
             return False
         lane.held[task.id] = run
         lane.within += run.sent
-        if self.taking and lane.runtime.ready:
+        if self.taking and not self.paused and lane.runtime.ready:
             lane.runtime.submit(run)
         else:
-            # It stopped being ready while the pickup was under way.
-            self.ended(run, NotStarted("its runtime is not ready"), now)
+            # The worker was paused, or its runtime stopped being ready, while the pickup was under way.
+            self.ended(run, NotStarted("the worker takes no tasks now"), now)
         return True
 
     async def _ask_again(self, lane: Lane) -> None:
-        """At the stop: what a pickup took whose answer got lost is asked for once more, to give it back."""
+        """At a stop or a pause: what a pickup took whose answer got lost is asked for once more, to give it back."""
         token = self._lost_answer.pop(lane.parent)
         try:
             pickup = await self._broker.pick_up(

@@ -33,6 +33,8 @@ from runqy.worker.registration import Registration, RegistrationClient
 
 log = structlog.get_logger(__name__)
 
+HEARING_SECONDS = 0.5
+"""How long the first beat waits until orders are heard."""
 LAST_PICKUP_SECONDS = 1.0
 """How long, at the beginning of a stop, the answer to the last pickup is waited for."""
 LAST_SECONDS = 1.6
@@ -173,6 +175,10 @@ class Worker:
         await self._events.start()
         await self._outputs.start()
         await self._finisher.start()
+        with contextlib.suppress(TimeoutError):
+            # Whoever sees the record may give orders at once.
+            async with asyncio.timeout(HEARING_SECONDS):
+                await self._events.wait_connected()
         await self._heartbeat.start()
 
     async def _bring_up(self, registration: Registration, wanted: tuple[str, ...]) -> None:
@@ -248,6 +254,14 @@ class Worker:
                     task.add_done_callback(lambda done: done.exception())
             case "drain", self.worker_id:
                 self.stop()
+            case "pause", self.worker_id:
+                log.info("paused on request: taking no tasks")
+                self._processor.pause()
+                self._heartbeat.nudge()
+            case "resume", self.worker_id:
+                log.info("resumed on request: taking tasks again")
+                self._processor.resume()
+                self._heartbeat.nudge()
 
     async def _follow_configuration(self, parents: Mapping[str, tuple[str, ...]]) -> None:
         """Ask again, and redeploy what changed: running tasks finish first, then the new code takes over."""
