@@ -138,11 +138,12 @@ async function composed(signal?: AbortSignal): Promise<Overview> {
   for (const state of STATES) totals[state] = rows.reduce((sum, queue) => sum + queue[state], 0);
   const stale = workers.filter((worker) => worker.is_stale).length;
   const ready = workers.filter((worker) => !worker.is_stale && worker.status === 'running').length;
+  const degraded = workers.filter((worker) => !worker.is_stale && worker.status === 'degraded').length;
   return {
     at: Date.now(),
     queues: rows,
     totals,
-    workers: { total: workers.length, ready, stale, degraded: workers.length - ready - stale },
+    workers: { total: workers.length, ready, stale, degraded },
     redis: { ok: true }
   };
 }
