@@ -10,7 +10,9 @@ import pytest
 from harness.api import ADMIN, Api, running_server
 from harness.browser import EMAIL, PASSWORD, signed_in
 from harness.redis_servers import RedisServer
+from harness.registrar import registrar
 from harness.waiting import eventually
+from harness.workers import Bench, worker_on
 from playwright.async_api import Browser, BrowserContext, Page, expect
 
 from runqy.broker.connection import Connection
@@ -279,3 +281,22 @@ async def test_the_system_page_names_what_is_not_well(api: Api, page: Page) -> N
     await page.get_by_text("Settings of the server").click()
     await expect(page.get_by_text("RUNQY_API_KEY", exact=True)).to_be_visible()
     assert ADMIN not in await page.content()
+
+
+async def test_a_worker_is_paused_after_a_question_and_resumed(
+    page: Page, connection: Connection, tmp_path: Path
+) -> None:
+    """The button, the route, a real worker, and its own record back on the page."""
+    with registrar() as told:
+        bench = Bench(connection, told, tmp_path, tmp_path / "deployments")
+        async with worker_on(bench) as running:
+            await eventually(bench.record)
+            await page.goto(f"/monitoring/workers/{running.worker.worker_id}")
+            await page.get_by_role("button", name="Pause", exact=True).click()
+            await page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+            await expect(page.get_by_role("button", name="Resume", exact=True)).to_be_visible()
+            await expect(page.locator(".head")).to_contain_text("paused")
+            task = await bench.send({"echo": 1})
+            await page.get_by_role("button", name="Resume", exact=True).click()
+            await bench.ended(task)
+            await expect(page.get_by_role("button", name="Pause", exact=True)).to_be_visible()
