@@ -188,7 +188,7 @@ class LifecycleMachine(RuleBasedStateMachine):
             if life is None:
                 continue
             if task.id not in before:
-                life.reverse_known = answered or not self.connection.is_cluster
+                life.reverse_known = answered or self.connection.times("remember") > 0
             elif answered:
                 life.reverse_known = True
         if answered:

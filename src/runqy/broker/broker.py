@@ -44,7 +44,6 @@ class Broker:
     def __init__(self, connection: Connection, *, lease_seconds: float = LEASE_SECONDS) -> None:
         self.connection = connection
         self.lease_seconds = lease_seconds
-        self._reverse_prefix = "" if connection.is_cluster else keys.reverse("")
         self._enqueuing: Gatherer[tuple[NewTask, int], Enqueued] = Gatherer(self._enqueue)
 
     async def enqueue(self, tasks: Sequence[NewTask], *, max_pending: int = 0) -> list[Enqueued]:
@@ -66,13 +65,15 @@ class Broker:
         for index, (task, bound) in enumerate(items):
             groups[task.queue, bound, _stamps(task)].append(index)
         calls = [
-            _enqueue_call(queue, bound, stamps, [items[index][0] for index in indexes], self._reverse_prefix)
+            _enqueue_call(queue, bound, stamps, [items[index][0] for index in indexes])
             for (queue, bound, stamps), indexes in groups.items()
         ]
         extra: list[Command] = [("SADD", keys.QUEUES, *{queue for queue, _, _ in groups})]
         places = [(task.queue, task.id) for task, _ in items]
         if self.connection.is_cluster:
             extra += reverse.remember_commands(places)
+        else:
+            calls.append(reverse.remember_call(places))
         replies, repeated = await self._call_again(calls, extra)
         doubtful: set[reverse.Place] = set()
         answers = [Enqueued(EnqueueStatus.CREATED, task.id) for task, _ in items]
@@ -180,12 +181,10 @@ class Broker:
         ``started`` takes the held-ahead mark off tasks whose execution has begun. A superseded attempt or a
         replayed call changes nothing. With ``recovering`` only tasks whose lease has run out are touched.
         """
-        calls, positions = _finish_calls(ends, started, recovering, self._reverse_prefix)
+        calls, positions = _finish_calls(ends, started, recovering)
         if not calls:
             return []
-        # On a single Redis the script of the completions has done it already.
-        kinds = (Complete, Archive) if self.connection.is_cluster else Archive
-        ended = [(end.queue, end.id) for end in ends if isinstance(end.decision, kinds)]
+        ended = [(end.queue, end.id) for end in ends if isinstance(end.decision, (Complete, Archive))]
         if ended and not self.connection.is_cluster:
             calls.append(reverse.agree_call(ended))
         replies = await self.connection.call(calls)
@@ -321,9 +320,7 @@ def _batched(items: Sequence[_T], size: int) -> Iterable[Sequence[_T]]:
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
-def _enqueue_call(
-    queue: str, max_pending: int, stamps: tuple[str, ...], tasks: Sequence[NewTask], reverse_prefix: str
-) -> _Call:
+def _enqueue_call(queue: str, max_pending: int, stamps: tuple[str, ...], tasks: Sequence[NewTask]) -> _Call:
     long = any(task.once or task.run_at is not None for task in tasks) or len({t.id for t in tasks}) < len(tasks)
     arguments: list[Any] = [
         queue,
@@ -332,7 +329,6 @@ def _enqueue_call(
         keys.WAKE_CHANNEL,
         max_pending,
         int(long),
-        reverse_prefix,
         len(stamps),
         *stamps,
     ]
@@ -367,7 +363,7 @@ def _frozen(
 
 
 def _finish_calls(
-    ends: Sequence[AttemptEnd], started: Sequence[Held], recovering: bool, reverse_prefix: str
+    ends: Sequence[AttemptEnd], started: Sequence[Held], recovering: bool
 ) -> tuple[list[_Call], list[list[int]]]:
     """The script calls for the ends, and for each call the positions of its ends.
 
@@ -384,7 +380,7 @@ def _finish_calls(
         else:
             others[end.queue][1].append(index)
     calls = [
-        _complete_call(queue, ttl, kept, [ends[i] for i in indexes], reverse_prefix)
+        _complete_call(queue, ttl, kept, [ends[i] for i in indexes])
         for (queue, ttl, kept), indexes in completions.items()
     ]
     calls += [
@@ -393,7 +389,7 @@ def _finish_calls(
     return calls, [*completions.values(), *(indexes for _, indexes in others.values())]
 
 
-def _complete_call(queue: str, ttl: int, kept: bool, ends: Sequence[AttemptEnd], reverse_prefix: str) -> _Call:
+def _complete_call(queue: str, ttl: int, kept: bool, ends: Sequence[AttemptEnd]) -> _Call:
     tokens: dict[str, int] = {}
     rows: list[Any] = []
     for end in ends:
@@ -419,7 +415,6 @@ def _complete_call(queue: str, ttl: int, kept: bool, ends: Sequence[AttemptEnd],
         keys.events_channel(queue),
         ttl,
         int(kept),
-        reverse_prefix,
         len(tokens),
         *tokens,
         *rows,

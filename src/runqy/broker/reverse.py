@@ -1,8 +1,8 @@
 """The reverse keys, which find a task by its id alone.
 
-They are in no queue's slot. On a single Redis the scripts that enqueue and complete tasks write them as well; after
-the other transitions, and after all on a Cluster, they are brought to agree with the tasks right afterwards. What a
-crash in between leaves behind, the janitor mends with the task's history entry.
+They are in no queue's slot, so no script may touch them together with the queue (on a Cluster it could not).
+They are brought to agree with the tasks right after each transition; what a crash in between leaves behind, the
+janitor mends with the task's history entry.
 """
 
 from __future__ import annotations

@@ -4,9 +4,7 @@
 --
 -- KEYS   1 active  2 lease  3 completed  4 processed  5 failed  6 history
 -- ARGV   1 clock offset  2 prefix of task hashes  3 prefix of logs  4 prefix of idempotency records
---        5 events channel  6 ttl_completed (s)  7 "1": results follow
---        8 prefix of reverse keys; empty on a Cluster, where they share no slot with the queue
---        9 number of tokens; the tokens
+--        5 events channel  6 ttl_completed (s)  7 "1": results follow  8 number of tokens; the tokens
 --        ends: id, number of its token, run time (ms), bucket of its wait (or empty), bucket of its run time
 --        (or empty), result
 -- Reply  per end: 1 done, 0 not the owner
@@ -19,12 +17,11 @@ local prefix, kept_results = ARGV[2], ARGV[7] == '1'
 local prefixes = { log = ARGV[3], once = ARGV[4] }
 local score, expire_at = retention(now_s, ARGV[6])
 local completion = '\104' .. varint(now_s)
-local reverse = ARGV[8]
-local first = 10 + ARGV[9]
+local first = 9 + ARGV[8]
 local end_ms = string.format('%.0f', math.floor(now / 1000))
 local holds, said = {}, {}
-for i = 10, first - 1 do
-  local number = string.format('%d', i - 9)
+for i = 9, first - 1 do
+  local number = string.format('%d', i - 8)
   holds[number] = ARGV[i] .. ' '
   said[number] = ',' .. worker_of(ARGV[i]) .. ',' .. end_ms .. ','
 end
@@ -64,13 +61,6 @@ for i = first, #ARGV, kept_results and 6 or 5 do
       settle_more(id, key)
     elseif expire_at then
       call('EXPIREAT', key, expire_at)
-    end
-    if reverse == '' then
-      -- Brought to agree afterwards.
-    elseif expire_at then
-      call('EXPIREAT', reverse .. id, expire_at)
-    else
-      call('PERSIST', reverse .. id)
     end
     local n = #ids + 1
     ids[n] = id

@@ -4,22 +4,19 @@
 -- KEYS   1 pending list  2 scheduled zset  3 holes
 -- ARGV   1 clock offset  2 queue  3 prefix of task hashes  4 prefix of idempotency records  5 wake channel
 --        6 max_pending (0: no bound)  7 "1": the long form of a task (also where an id may occur twice)
---        8 prefix of reverse keys; empty on a Cluster, where they share no slot with the queue
---        9 number of stamps and their values; then field, value, ...
+--        8 number of stamps and their values; then field, value, ...
 --        tasks: id, message; in the long form also run_at (unix s, or empty), idempotency digest (or empty),
 --        body hash
 -- Reply  per task that was not created: its position (from 0), status, id that is known; flat. The status is
 --        repeated, mismatch, exists or full
--- Crash  before: nothing; after: all. On a Cluster the reverse keys are written beside this script in the same
---        pipeline.
+-- Crash  before: nothing; after: all. The reverse keys are written beside this script in the same pipeline.
 local now = clock()
 local since = nanoseconds(now)
 local call = redis.call
 local task_prefix, once_prefix, bound = ARGV[3], ARGV[4], tonumber(ARGV[6])
 local long = ARGV[7] == '1'
 local step = long and 5 or 2
-local reverse = ARGV[8]
-local first = 10 + tonumber(ARGV[9])
+local first = 9 + tonumber(ARGV[8])
 local pushed, due, replies = {}, {}, {}
 local room
 if bound > 0 then room = bound - call('LLEN', KEYS[1]) + (call('GET', KEYS[3]) or 0) end
@@ -43,11 +40,11 @@ end
 local function create_long(i, key)
   local run_at, once = ARGV[i + 2], ARGV[i + 3]
   if run_at ~= '' and tonumber(run_at) * 1000000 > now then
-    call('HSET', key, 'msg', ARGV[i + 1], 'state', 'scheduled', unpack(ARGV, 10, first - 1))
+    call('HSET', key, 'msg', ARGV[i + 1], 'state', 'scheduled', unpack(ARGV, 9, first - 1))
     due[#due + 1] = run_at
     due[#due + 1] = ARGV[i]
   else
-    call('HSET', key, 'msg', ARGV[i + 1], 'state', 'pending', 'pending_since', since, unpack(ARGV, 10, first - 1))
+    call('HSET', key, 'msg', ARGV[i + 1], 'state', 'pending', 'pending_since', since, unpack(ARGV, 9, first - 1))
     pushed[#pushed + 1] = ARGV[i]
   end
   if once ~= '' then
@@ -55,14 +52,6 @@ local function create_long(i, key)
     local seconds = string.format('%.0f', math.floor(now / 1000000))
     call('SET', once_prefix .. once, ARGV[i] .. ' ' .. ARGV[i + 4] .. ' ' .. seconds)
     call('HSET', key, 'once', once, 'once_since', seconds, 'more', 1)
-  end
-end
-
--- Lets the new task be found by its id alone.
-local function remember(key)
-  if call('HSETNX', key, 'queue', ARGV[2]) == 0 and call('HGET', key, 'queue') == ARGV[2] then
-    -- Left behind by an earlier task of the same id; the new one must not lose it.
-    call('PERSIST', key)
   end
 end
 
@@ -85,10 +74,9 @@ for i = first, #ARGV, step do
     if long then
       create_long(i, key)
     else
-      call('HSET', key, 'msg', ARGV[i + 1], 'state', 'pending', 'pending_since', since, unpack(ARGV, 10, first - 1))
+      call('HSET', key, 'msg', ARGV[i + 1], 'state', 'pending', 'pending_since', since, unpack(ARGV, 9, first - 1))
       pushed[#pushed + 1] = ARGV[i]
     end
-    if reverse ~= '' then remember(reverse .. ARGV[i]) end
   end
 end
 
