@@ -13,6 +13,7 @@ from harness.api import ADMIN, CLIENT, Api, running_server
 from harness.redis_servers import RedisServer
 
 from runqy.broker.connection import Connection
+from runqy.errors import UnavailableError
 
 PERSON = {"email": "ops@example.com", "password": "correct-horse-9", "confirm_password": "correct-horse-9"}
 
@@ -126,6 +127,26 @@ async def test_guessing_is_slowed_down(api: Api) -> None:
         answer = await thief.post("/monitoring/api/auth/login", json=PERSON)
         assert answer.status_code == 429
         assert int(answer.headers["retry-after"]) > 100
+
+
+async def test_many_good_log_ins_from_one_address_are_no_guessing(api: Api) -> None:
+    async with first_admin(api), api.client(None) as office:
+        statuses = {(await office.post("/monitoring/api/auth/login", json=PERSON)).status_code for _ in range(25)}
+        assert statuses == {200}
+
+
+async def test_a_key_that_is_made_while_redis_is_away_is_still_shown(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is shown once only, so an announcement that fails may not take it away."""
+
+    async def away() -> None:
+        raise UnavailableError("Redis does not answer")
+
+    monkeypatch.setattr(api.state.workers, "publish_access_change", away)
+    async with api.client() as admin:
+        made = await admin.post("/api/keys", json={"name": "app", "role": "client"})
+        assert made.status_code == 201
+    async with api.client(made.json()["key"]) as app:
+        assert (await app.get("/api/me")).json()["role"] == "client"
 
 
 async def test_sessions_survive_a_restart_and_can_be_revoked(

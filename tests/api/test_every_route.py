@@ -84,7 +84,7 @@ def test_only_the_listed_routes_are_public() -> None:
 
 
 async def test_every_route_lets_exactly_its_roles_through(api: Api) -> None:
-    """Issue 6.1: nobody 401; a role that is not enough 403 (a program's key on the admin's routes 401)."""
+    """Nobody 401; a role that is not enough 403 (a program's key on the admin's routes 401)."""
     async with api.client(None) as nobody, callers(api) as known:
         for method, path, roles in routes():
             if roles is None:

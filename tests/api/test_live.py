@@ -52,7 +52,7 @@ async def test_the_overview_counts_every_queue(api: Api) -> None:
 
 
 async def test_ten_watchers_cost_one_look_per_second(api: Api) -> None:
-    """Issue 8.8: viewers share the samples, and each sees a change within two seconds."""
+    """Viewers share the samples, and each sees a change within two seconds."""
     sampler = api.state.sampler
     async with api.client() as admin:
 
@@ -109,7 +109,7 @@ async def test_the_history_tells_what_ended_and_how_long_it_took(api: Api) -> No
 
 
 async def test_a_task_is_followed_from_waiting_to_its_end(api: Api) -> None:
-    """Issue 6.3: state, progress, printed lines, pieces of output, and the end, which closes the stream."""
+    """State, progress, printed lines, pieces of output, and the end, which closes the stream."""
     async with api.client(CLIENT) as client:
         task_id = await add(client)
         seen: list[Event] = []

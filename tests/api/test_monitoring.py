@@ -91,7 +91,7 @@ async def test_a_list_shows_the_tasks_of_its_state(api: Api, state: State) -> No
 
 @pytest.mark.parametrize("state", list(State))
 async def test_one_task_takes_exactly_the_actions_of_its_state(api: Api, state: State) -> None:
-    """R1.4: what is legal comes from the state table, here as everywhere."""
+    """What is legal comes from the state table, here as everywhere."""
     async with api.client() as admin:
         for action in (Action.RUN, Action.ARCHIVE, Action.CANCEL, Action.DELETE):
             task_id = await one_in(api, admin, state)

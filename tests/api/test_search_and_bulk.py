@@ -166,3 +166,35 @@ async def test_failures_that_differ_in_numbers_alone_are_one_group(api: Api) -> 
         ]
         assert sorted(groups[0]["sample_ids"]) == sorted(ids)
         assert (await admin.get("/api/errors", params={"queue": "one"})).json()["groups"] == []
+
+
+async def test_a_text_search_goes_on_behind_its_limit(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decision 43: the limit is stated, and there is a way to go on."""
+    monkeypatch.setattr("runqy.broker.search.READ_AT_MOST", 100)
+    async with api.client() as admin:
+        ids = await add(admin, "echo", 170)
+        first = (await admin.get("/api/search", params={"q": "payload.n:165"})).json()
+        assert (first["tasks"], first["scanned"], first["limit_reached"]) == ([], 100, True)
+        rest = (await admin.get("/api/search", params={"q": "payload.n:165", "cursor": first["cursor"]})).json()
+        assert ([task["id"] for task in rest["tasks"]], rest["limit_reached"]) == ([ids[165]], False)
+        asked = {"action": "archive", "q": "payload.n:165"}
+        counted = (await admin.post("/api/bulk", json={**asked, "dry_run": True})).json()
+        assert (counted["count"], counted["limit_reached"]) == (0, True)
+        job = await ended(admin, (await admin.post("/api/bulk", json=asked)).json()["id"])
+        assert job["done"] == 1
+
+
+async def test_one_queue_full_of_failures_does_not_hide_those_of_another(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runqy.server.search_routes.GROUPED_TASKS", 4)
+    monkeypatch.setattr("runqy.server.search_routes.LEAST_SHARE", 2)
+    async with api.client() as admin:
+        await add(admin, "echo", 6)
+        await add(admin, "one.low", 1)
+        for _ in range(6):
+            await fail(api, "echo.default", "boom")
+        await fail(api, "one.low", "rare")
+        document = (await admin.get("/api/errors")).json()
+        assert {group["error"]: group["count"] for group in document["groups"]} == {"boom": 2, "rare": 1}
+        assert document["limit_reached"]

@@ -141,16 +141,16 @@ async def test_a_worker_gets_the_variables_in_order_and_the_token_and_hears_of_c
         for name in ("one", "two"):
             assert (await client.post("/api/vaults", json={"name": name})).status_code == 201
             await client.post(f"/api/vaults/{name}/entries", json={"key": "SAME", "value": name, "is_secret": False})
-        answer = (await worker.post("/worker/register", json={"queue": "q"})).json()
-        assert answer["vaults"] == {"SAME": "two"}
-        assert answer["deployment"]["vaults"] == ["one", "two"]
-        assert "git_token" not in answer
+        tokenless = await worker.post("/worker/register", json={"queue": "q"})
+        assert tokenless.status_code == 503
+        assert tokenless.json()["error"].startswith("failed to resolve the git token of queue q: key 'GIT'")
         version = await vaulted.state.workers.config_version()
         await client.post("/api/vaults/two/entries", json={"key": "GIT", "value": CANARY})
         assert await vaulted.state.workers.config_version() == version + 1
         answer = (await worker.post("/worker/register", json={"queue": "q"})).json()
         assert answer["git_token"] == CANARY
         assert answer["vaults"] == {"SAME": "two", "GIT": CANARY}
+        assert answer["deployment"]["vaults"] == ["one", "two"]
         gone = await client.delete("/api/vaults/one")
         assert gone.json()["warnings"] == ["no worker can register for q until there is a vault 'one' again"]
         assert await vaulted.state.workers.config_version() == version + 2

@@ -281,7 +281,7 @@ async def enact(broker: Broker, operator: Operator, connection: Connection, case
 async def test_we_write_the_same_except_where_a_decision_asks_for_more(
     broker: Broker, operator: Operator, connection: Connection, label: str
 ) -> None:
-    """Issue 4, item 5, decision 36: field by field; every difference is listed with its decision."""
+    """Decision 36: field by field; every difference is listed with its decision."""
     case = CASES[label]
     await enact(broker, operator, connection, case)
     theirs, ours = described(case), described(await written(connection, label, case.queue, case.id))

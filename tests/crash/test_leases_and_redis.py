@@ -165,8 +165,8 @@ async def test_a_worker_waits_for_redis_and_says_so(own_bench: Bench, own_valkey
         own_valkey.start()
         await bench.redis_is_back()
         await eventually(lambda: "running " in said, 15)
-        task = await bench.send({"echo": 1})
-        await bench.ended(task)
+        (view,) = await bench.ended(await bench.send({"echo": 1}))
+        assert view.state is State.COMPLETED
 
 
 async def test_a_stop_while_redis_is_gone_ends_in_time(own_bench: Bench, own_valkey: RedisServer) -> None:
@@ -204,9 +204,10 @@ async def test_a_stop_while_redis_hangs_ends_in_time(own_bench: Bench, own_valke
 
 async def test_scripts_that_redis_forgot_are_loaded_again(bench: Bench) -> None:
     async with worker_on(bench):
-        await bench.ended(await bench.send({"echo": 1}))
+        (before,) = await bench.ended(await bench.send({"echo": 1}))
         await bench.connection.command("SCRIPT", "FLUSH")
-        await bench.ended(await bench.send({"echo": 2}))
+        (after,) = await bench.ended(await bench.send({"echo": 2}))
+        assert (before.state, after.state, len(after.attempts)) == (State.COMPLETED, State.COMPLETED, 1)
 
 
 async def test_a_full_redis_keeps_results_in_the_worker_until_there_is_room(

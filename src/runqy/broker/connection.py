@@ -131,19 +131,23 @@ class Connection:
                 again.append(("EVAL", script.text, len(keys), *keys, offset, *arguments))
             for i, reply in zip(unknown, await self.run(again), strict=True):
                 replies[i] = reply
+        return self._good(replies)
+
+    async def replies(self, commands: Sequence[Command]) -> list[Any]:
+        """As `run`, but a command's own error is raised in our words; no commands, no round trip."""
+        return self._good(await self.run(commands)) if commands else []
+
+    async def command(self, *command: Any) -> Any:
+        """One command; its error is raised in our words."""
+        (reply,) = await self.replies([command])
+        return reply
+
+    def _good(self, replies: list[Any]) -> list[Any]:
         for reply in replies:
             if isinstance(reply, Exception):
                 with self.errors():
                     raise reply
         return replies
-
-    async def command(self, *command: Any) -> Any:
-        """One command; its error is raised in our words."""
-        (reply,) = await self.run([command])
-        if isinstance(reply, Exception):
-            with self.errors():
-                raise reply
-        return reply
 
     async def ping(self) -> None:
         """Raises `UnavailableError` when Redis does not answer."""

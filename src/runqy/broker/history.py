@@ -86,14 +86,11 @@ class History:
         wanted = [entry for entry in wanted if entry[2]]
         if not wanted:
             return {}
-        replies = await self._connection.run(
+        replies = await self._connection.replies(
             [("HMGET", f"{keys.history(queue)}:m:{hour}", *minutes) for queue, hour, minutes in wanted]
         )
         found: dict[tuple[str, int], Slot] = {}
         for (queue, hour, minutes), reply in zip(wanted, replies, strict=True):
-            if isinstance(reply, Exception):
-                with self._connection.errors():
-                    raise reply
             for minute, packed in zip(minutes, reply, strict=True):
                 if packed is not None:
                     start = hour * 3600 + minute * 60
@@ -103,14 +100,11 @@ class History:
     async def _read(self, queue: str, letter: str, width: int, per_key: int, since: float, until: float) -> list[Slot]:
         span = width * per_key
         numbers = range(int(since // span), int(until // span) + 1)
-        replies = await self._connection.run(
+        replies = await self._connection.replies(
             [("HGETALL", f"{keys.history(queue)}:{letter}:{number}") for number in numbers]
         )
         slots = []
         for number, reply in zip(numbers, replies, strict=True):
-            if isinstance(reply, Exception):
-                with self._connection.errors():
-                    raise reply
             for name, packed in reply.items():
                 start = number * span + int(name) * width
                 if start + width > since and start <= until:

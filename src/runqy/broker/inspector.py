@@ -114,7 +114,7 @@ class Inspector:
 
     async def task_log(self, queue: str, task_id: str) -> str | None:
         """What a task printed, its last 64 KiB; empty for one that printed nothing, None for no such task."""
-        exists, text = await self._run(
+        exists, text = await self._connection.replies(
             [("EXISTS", keys.task(queue, task_id)), ("GETRANGE", keys.log(queue, task_id), -65536, -1)]
         )
         return text.decode("utf-8", "replace") if exists else None
@@ -185,7 +185,7 @@ class Inspector:
                 ("GET", keys.holes(queue)),
                 ("LINDEX", keys.pending(queue), -1),
             ]
-        replies = await self._run(commands)
+        replies = await self._connection.replies(commands)
         now = self._time(replies[0])
         rows = [replies[1 + 11 * i : 12 + 11 * i] for i in range(len(queues))]
         latencies = await self._latencies([(q, row[10]) for q, row in zip(queues, rows, strict=True)], now)
@@ -195,7 +195,7 @@ class Inspector:
         commands: list[Command] = [
             ("HGET", keys.task(queue, id_.decode()), "pending_since") for queue, id_ in oldest if id_ is not None
         ]
-        stamps = iter(await self._run(commands) if commands else [])
+        stamps = iter(await self._connection.replies(commands))
         latencies = []
         for _, id_ in oldest:
             since = read_since(next(stamps)) if id_ is not None else None
@@ -208,7 +208,7 @@ class Inspector:
             return []
         commands: list[Command] = [("TIME",)]
         commands += [("HGETALL", keys.task(queue, id_)) for id_ in ids]
-        now_reply, *hashes = await self._run(commands)
+        now_reply, *hashes = await self._connection.replies(commands)
         now = self._time(now_reply)
         states = [_read_state(h) for h in hashes]
         scores = await self._scores(queue, ids, states)
@@ -223,7 +223,7 @@ class Inspector:
             for id_, state in zip(ids, states, strict=True)
             if state is not None and state is not State.PENDING
         ]
-        replies = iter(await self._run(commands) if commands else [])
+        replies = iter(await self._connection.replies(commands))
         scores: list[float | None] = []
         for state in states:
             if state is None or state is State.PENDING:
@@ -236,14 +236,6 @@ class Inspector:
     def _time(self, reply: Sequence[Any]) -> float:
         """Redis's clock as the scripts see it."""
         return int(reply[0]) + (int(reply[1]) + self._connection.offset.microseconds) / 1e6
-
-    async def _run(self, commands: Sequence[Command]) -> list[Any]:
-        replies = await self._connection.run(commands)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                with self._connection.errors():
-                    raise reply
-        return replies
 
 
 def _counts(queue: str, row: Sequence[Any], latency: float) -> QueueCounts:

@@ -26,27 +26,20 @@ async def memory_of(connection: Connection, queues: Sequence[str]) -> dict[str, 
             ("LLEN" if is_list else "ZCARD", key),
             ("LRANGE" if is_list else "ZRANGE", key, 0, SAMPLED_TASKS - 1),
         ]
-    replies = [_answer(connection, reply) for reply in await connection.run(commands)] if commands else []
+    replies = await connection.replies(commands)
     sampled = [
         (place, keys.task(queue, task_id.decode()))
         for place, (queue, _) in enumerate(places)
         for task_id in replies[3 * place + 2]
         if task_id
     ]
-    sizes = await connection.run([("MEMORY USAGE", key) for _, key in sampled]) if sampled else []
+    sizes = await connection.replies([("MEMORY USAGE", key) for _, key in sampled])
     measured: dict[int, list[int]] = {}
     for (place, _), size in zip(sampled, sizes, strict=True):
-        measured.setdefault(place, []).append(int(_answer(connection, size) or 0))
+        measured.setdefault(place, []).append(int(size or 0))
     total = dict.fromkeys(queues, 0)
     for place, (queue, _) in enumerate(places):
         container, length = int(replies[3 * place] or 0), int(replies[3 * place + 1])
         samples = measured.get(place, [0])
         total[queue] += container + round(length * sum(samples) / len(samples))
     return total
-
-
-def _answer(connection: Connection, reply: Any) -> Any:
-    if isinstance(reply, Exception):
-        with connection.errors():
-            raise reply
-    return reply

@@ -60,13 +60,7 @@ class Outbox:
 
     async def waiting(self, queues: Sequence[str]) -> list[str]:
         """Those queues that have something to send, now or later."""
-        if not queues:
-            return []
-        replies = await self._connection.run([("EXISTS", keys.webhooks(queue)) for queue in queues])
-        for reply in replies:
-            if isinstance(reply, Exception):
-                with self._connection.errors():
-                    raise reply
+        replies = await self._connection.replies([("EXISTS", keys.webhooks(queue)) for queue in queues])
         return [queue for queue, reply in zip(queues, replies, strict=True) if reply]
 
     async def claim(self, queue: str, limit: int) -> list[Claim]:

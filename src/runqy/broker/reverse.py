@@ -49,13 +49,13 @@ async def agree(connection: Connection, places: Sequence[Place]) -> None:
     if not connection.is_cluster:
         await connection.call([agree_call(places)])
         return
-    lives = await _all(connection, [("PEXPIRETIME", keys.task(queue, id_)) for queue, id_ in places])
-    await _all(connection, [_as_its_task(id_, life) for (_, id_), life in zip(places, lives, strict=True)])
+    lives = await connection.replies([("PEXPIRETIME", keys.task(queue, id_)) for queue, id_ in places])
+    await connection.replies([_as_its_task(id_, life) for (_, id_), life in zip(places, lives, strict=True)])
 
 
 async def keep(connection: Connection, ids: Sequence[str]) -> None:
     """Take the expiry off the keys; one whose task expires nevertheless goes with the history entry."""
-    await _all(connection, [("PERSIST", keys.reverse(id_)) for id_ in ids])
+    await connection.replies([("PERSIST", keys.reverse(id_)) for id_ in ids])
 
 
 async def clear(connection: Connection, queue: str, ids: Sequence[str]) -> None:
@@ -80,9 +80,9 @@ async def restore(connection: Connection, places: Sequence[Place]) -> None:
     if not connection.is_cluster:
         await connection.call([remember_call(places), agree_call(places)])
         return
-    lives = await _all(connection, [("PEXPIRETIME", keys.task(queue, id_)) for queue, id_ in places])
+    lives = await connection.replies([("PEXPIRETIME", keys.task(queue, id_)) for queue, id_ in places])
     existing = [place for place, life in zip(places, lives, strict=True) if life != -2]
-    await _all(connection, [("HSETNX", keys.reverse(id_), "queue", queue) for queue, id_ in existing])
+    await connection.replies([("HSETNX", keys.reverse(id_), "queue", queue) for queue, id_ in existing])
     await agree(connection, places)
 
 
@@ -90,12 +90,3 @@ def _as_its_task(id_: str, life: int) -> Command:
     if life > 0:
         return ("PEXPIREAT", keys.reverse(id_), life)
     return ("PERSIST" if life == -1 else "DEL", keys.reverse(id_))
-
-
-async def _all(connection: Connection, commands: Sequence[Command]) -> list[Any]:
-    replies = await connection.run(commands) if commands else []
-    for reply in replies:
-        if isinstance(reply, Exception):
-            with connection.errors():
-                raise reply
-    return replies

@@ -15,6 +15,7 @@ from runqy.tasks.state import State
 
 READ_AT_MOST = 10_000
 """tasks whose text one search reads (product decision 43)"""
+IDS_PAGE = 1_000
 PAGE = 50
 """tasks per look: a slice of a few milliseconds of Redis"""
 ORDER = (State.ACTIVE, State.PENDING, State.RETRY, State.SCHEDULED, State.ARCHIVED, State.COMPLETED)
@@ -28,7 +29,7 @@ class Found:
     cursor: str
     scanned: int
     limit_reached: bool = False
-    """`READ_AT_MOST` tasks were read; older ones were not looked at"""
+    """`READ_AT_MOST` tasks were read; what lies behind is read when one goes on with ``cursor``"""
 
 
 @dataclass(slots=True)
@@ -74,13 +75,14 @@ class Search:
             return await self._by_id()
         place = _Place.read(cursor)
         found: list[TaskView] = []
-        states = [state for state in ORDER if not self.query.states or state in self.query.states]
+        states = self._states()
         while place.queue < len(self._wanted):
             if place.state >= len(states):
                 place.queue, place.state, place.offset = place.queue + 1, 0, 0
                 continue
             if self.query.needs_text and place.scanned >= READ_AT_MOST:
-                return Found(tuple(found), "", place.scanned, limit_reached=True)
+                scanned, place.scanned = place.scanned, 0
+                return Found(tuple(found), place.text(), scanned, limit_reached=True)
             size = min(PAGE, limit - len(found)) if not self.query.needs_text else PAGE
             queue, state = self._wanted[place.queue], states[place.state]
             views, read = await self.inspector.page(queue, state, offset=place.offset, limit=size)
@@ -95,8 +97,8 @@ class Search:
                 place.state, place.offset = place.state + 1, 0
         return Found(tuple(found), "", place.scanned)
 
-    async def all(self, most: int) -> AsyncIterator[TaskView]:
-        """Every match, up to ``most``."""
+    async def all(self, most: int, *, whole: bool = True) -> AsyncIterator[TaskView]:
+        """Matches, up to ``most``; without ``whole`` only those among the first `READ_AT_MOST` that are read."""
         cursor, seen = "", 0
         while True:
             found = await self.page(PAGE, cursor)
@@ -106,8 +108,42 @@ class Search:
                 if seen >= most:
                     return
             cursor = found.cursor
-            if not cursor:
+            if not cursor or (found.limit_reached and not whole):
                 return
+
+    async def ids(self, most: int) -> AsyncIterator[tuple[str, str]]:
+        """Queue and id of every match, up to ``most``; where the indexes answer, no task is read."""
+        if self.query.ids or self.query.needs_text:
+            async for view in self.all(most):
+                yield view.queue, view.id
+            return
+        for queue in self._wanted:
+            for state in self._states():
+                offset = 0
+                while ids := await self.inspector.task_ids(queue, state, offset=offset, limit=min(IDS_PAGE, most)):
+                    for task_id in ids:
+                        yield queue, task_id
+                    offset, most = offset + len(ids), most - len(ids)
+                    if most <= 0:
+                        return
+
+    async def count(self, most: int) -> tuple[int, bool]:
+        """How many match, and whether there may be more: by the indexes exactly, else among those first read."""
+        if self.query.ids or self.query.needs_text:
+            views = [view async for view in self.all(most, whole=False)]
+            return len(views), await self._is_cut(len(views), most)
+        return await self._indexed(), False
+
+    async def _is_cut(self, found: int, most: int) -> bool:
+        return found >= most or (not self.query.ids and await self._indexed() > READ_AT_MOST)
+
+    async def _indexed(self) -> int:
+        """How many tasks fit queue and state."""
+        counts = await self.inspector.counts_of(self._wanted)
+        return sum(int(getattr(entry, state.value)) for entry in counts for state in self._states())
+
+    def _states(self) -> list[State]:
+        return [state for state in ORDER if not self.query.states or state in self.query.states]
 
     async def _by_id(self) -> Found:
         found = []

@@ -82,7 +82,7 @@ class WorkerRegistry:
         key = keys.worker(record.worker_id)
         fields = [part for name, value in _fields(record).items() for part in (name, value)]
         score = record.last_beat + LISTED_SECONDS
-        replies = await self._connection.run(
+        replies = await self._connection.replies(
             [
                 ("HSET", key, *fields),
                 ("EXPIRE", key, GONE_SECONDS),
@@ -91,33 +91,28 @@ class WorkerRegistry:
                 ("GET", keys.CONFIG_VERSION),
             ]
         )
-        self._raise_first(replies)
         return int(replies[-1] or 0)
 
     async def remove(self, worker_id: str) -> None:
         """Take the record away at once, as a clean stop does."""
-        replies = await self._connection.run(
+        await self._connection.replies(
             [
                 ("ZREM", keys.WORKERS, worker_id),
                 ("DEL", keys.worker(worker_id)),
                 ("DEL", keys.worker_log(worker_id)),
             ]
         )
-        self._raise_first(replies)
 
     async def all(self) -> list[WorkerRecord]:
         """All workers that have a record, by id; entries of asynq's registry without one are removed."""
-        replies = await self._connection.run([("ZRANGE", keys.WORKERS, 0, -1)])
-        self._raise_first(replies)
-        ids = [member.decode() for member in replies[0]]
+        ids = [member.decode() for member in await self._connection.command("ZRANGE", keys.WORKERS, 0, -1)]
         if not ids:
             return []
-        records = await self._connection.run([("HGETALL", keys.worker(worker_id)) for worker_id in ids])
-        self._raise_first(records)
+        records = await self._connection.replies([("HGETALL", keys.worker(worker_id)) for worker_id in ids])
         found = [(worker_id, _read(record)) for worker_id, record in zip(ids, records, strict=True)]
         vanished = [worker_id for worker_id, record in found if record is None]
         if vanished:
-            await self._connection.run([("ZREM", keys.WORKERS, *vanished)])
+            await self._connection.replies([("ZREM", keys.WORKERS, *vanished)])
         return sorted((record for _, record in found if record), key=lambda record: record.worker_id)
 
     async def get(self, worker_id: str) -> WorkerRecord | None:
@@ -129,10 +124,9 @@ class WorkerRegistry:
         if not lines:
             return
         key = keys.worker_log(worker_id)
-        replies = await self._connection.run(
+        await self._connection.replies(
             [("RPUSH", key, *lines), ("LTRIM", key, -LOG_LINES, -1), ("EXPIRE", key, GONE_SECONDS)]
         )
-        self._raise_first(replies)
 
     async def logs(self, worker_id: str, n: int = 200) -> list[str]:
         """The last ``n`` log lines, oldest first, as they were appended."""
@@ -150,21 +144,14 @@ class WorkerRegistry:
 
     async def publish_config_change(self) -> int:
         """Tell every worker and server that the configuration changed; returns the new version."""
-        replies = await self._connection.run(
+        replies = await self._connection.replies(
             [("INCR", keys.CONFIG_VERSION), ("PUBLISH", keys.CONTROL_CHANNEL, '{"order":"configuration"}')]
         )
-        self._raise_first(replies)
         return int(replies[0])
 
     async def publish_access_change(self) -> None:
         """Tell every server that keys, accounts or sessions changed."""
         await self._connection.command("PUBLISH", keys.CONTROL_CHANNEL, '{"order":"access"}')
-
-    def _raise_first(self, replies: Sequence[Any]) -> None:
-        for reply in replies:
-            if isinstance(reply, Exception):
-                with self._connection.errors():
-                    raise reply
 
 
 def _fields(record: WorkerRecord) -> dict[str, str | int]:

@@ -158,48 +158,27 @@ def info(session: Session, worker_id: str) -> None:
         session.output.line("WARNING: Worker is STALE (no heartbeat for >30s)")
 
 
-@worker.command("restart")
-@click.argument("worker_id", callback=required_text("worker ID"), shell_complete=worker_ids)
-@json_option
-@pass_session
-def restart(session: Session, worker_id: str) -> None:
-    """Restart a worker's task processes; ends a degraded state."""
-    with _known(worker_id):
-        session.output.document(Client(session).post("workers", worker_id, "restart"))
-    session.output.line(f"Worker '{worker_id}' restarts its task processes.")
+def _order_command(order: str, meaning: str, done: str) -> None:
+    """One command for one order; ``done`` says what follows, with the worker's id for ``{id}``."""
+
+    @worker.command(order, help=meaning)
+    @click.argument("worker_id", callback=required_text("worker ID"), shell_complete=worker_ids)
+    @json_option
+    @pass_session
+    def command(session: Session, worker_id: str) -> None:
+        with _known(worker_id):
+            session.output.document(Client(session).post("workers", worker_id, order))
+        session.output.line(f"Worker '{worker_id}' {done.format(id=worker_id)}")
 
 
-@worker.command("drain")
-@click.argument("worker_id", callback=required_text("worker ID"), shell_complete=worker_ids)
-@json_option
-@pass_session
-def drain(session: Session, worker_id: str) -> None:
-    """Let a worker finish what it runs, then stop it."""
-    with _known(worker_id):
-        session.output.document(Client(session).post("workers", worker_id, "drain"))
-    session.output.line(f"Worker '{worker_id}' finishes its tasks and stops.")
-
-
-@worker.command("pause")
-@click.argument("worker_id", callback=required_text("worker ID"), shell_complete=worker_ids)
-@json_option
-@pass_session
-def pause(session: Session, worker_id: str) -> None:
-    """Let a worker take no more tasks; those it runs go on."""
-    with _known(worker_id):
-        session.output.document(Client(session).post("workers", worker_id, "pause"))
-    session.output.line(f"Worker '{worker_id}' takes no more tasks until `runqy worker resume {worker_id}`.")
-
-
-@worker.command("resume")
-@click.argument("worker_id", callback=required_text("worker ID"), shell_complete=worker_ids)
-@json_option
-@pass_session
-def resume(session: Session, worker_id: str) -> None:
-    """Let a paused worker take tasks again."""
-    with _known(worker_id):
-        session.output.document(Client(session).post("workers", worker_id, "resume"))
-    session.output.line(f"Worker '{worker_id}' takes tasks again.")
+_order_command("restart", "Restart a worker's task processes; ends a degraded state.", "restarts its task processes.")
+_order_command("drain", "Let a worker finish what it runs, then stop it.", "finishes its tasks and stops.")
+_order_command(
+    "pause",
+    "Let a worker take no more tasks; those it runs go on.",
+    "takes no more tasks until `runqy worker resume {id}`.",
+)
+_order_command("resume", "Let a paused worker take tasks again.", "takes tasks again.")
 
 
 @worker.command("logs")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import secrets
 import time
@@ -16,7 +15,7 @@ import structlog
 from runqy.errors import NotAllowedError, RunqyError
 from runqy.server.auth import Caller, Keys, presented_key
 from runqy.server.login_limit import LoginLimit
-from runqy.service import end_tasks
+from runqy.service import Service
 from runqy.settings.server import ServerSettings
 from runqy.store.accounts import SESSION_SECONDS, Account, AccountStore, Session
 from runqy.store.api_keys import ApiKeyStore
@@ -49,7 +48,7 @@ class Access:
         self._database = database
         self._secret = ""
         self._sessions: dict[str, tuple[float, Session | None]] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._keeping_fresh = Service("access", self._look_again, interval=REFRESH_SECONDS)
 
     async def start(self) -> None:
         """Read the keys and the secret that signs sessions; then read the keys anew every few seconds."""
@@ -61,12 +60,11 @@ class Access:
         )
         add_secret(self._secret)
         await self.refresh()
-        self._task = asyncio.create_task(self._keep_fresh(), name="access")
+        await self._keeping_fresh.start()
 
     async def stop(self) -> None:
         """End the refreshing, and keep when keys were used last."""
-        if self._task is not None:
-            await end_tasks(self._task)
+        await self._keeping_fresh.stop()
         try:
             await self._note_used()
         except RunqyError as error:
@@ -77,14 +75,9 @@ class Access:
         self._sessions.clear()
         self.keys.replace_named(await self.named.all())
 
-    async def _keep_fresh(self) -> None:
-        while True:
-            await asyncio.sleep(REFRESH_SECONDS)
-            try:
-                await self._note_used()
-                await self.refresh()
-            except RunqyError as error:
-                log.warning("API keys could not be read again", reason=str(error))
+    async def _look_again(self) -> None:
+        await self._note_used()
+        await self.refresh()
 
     async def _note_used(self) -> None:
         used, self.keys.used = self.keys.used, {}

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from runqy.errors import ConflictError, NotAllowedError, NotAuthenticatedError, NotFoundError, UsageError
 from runqy.server.access import cookie_header, is_local, refuse_other_origin
+from runqy.server.answers import unix_ms
 from runqy.server.passwords import check_password, hash_password, is_old, is_password
 from runqy.server.responding import (
     State,
@@ -26,10 +27,6 @@ router = APIRouter(tags=["access"])
 needs_anyone = guard_of(*Role, scoped=True)
 needs_person = guard_of(*ACCOUNT_ROLES, scoped=True)
 _INVALID = "invalid email or password"
-
-
-def _ms(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1000)
 
 
 def _address(request: Request) -> str:
@@ -103,15 +100,16 @@ async def auth_login(request: Request, state: State) -> Response:
     if not isinstance(email, str) or not isinstance(password, str):
         raise UsageError("Invalid request body")
     email = email.strip().lower()
-    note_audit(request, who=email[:254])
     limit = state.access.limit
+    # Before the audit line: whoever is turned away here could fill the log.
     limit.check(email, _address(request))
+    note_audit(request, who=email[:254])
     # Counted before the slow check, so that many at once don't get more tries.
     limit.failed(email, _address(request))
     account = await state.access.accounts.get(email)
     if not await is_password(password, account.password_hash if account is not None else None) or account is None:
         raise NotAuthenticatedError(_INVALID)
-    limit.succeeded(email)
+    limit.succeeded(email, _address(request))
     if is_old(account.password_hash):
         await state.access.accounts.set_password(email, await hash_password(password))
     return await _signed_in(request, state, account, "Login successful")
@@ -168,8 +166,8 @@ def _account_row(account: Account) -> dict[str, Any]:
     return {
         "email": account.email,
         "role": account.role.value,
-        "created_at": _ms(account.created_at),
-        "last_login_at": _ms(account.last_login_at),
+        "created_at": unix_ms(account.created_at),
+        "last_login_at": unix_ms(account.last_login_at),
     }
 
 
@@ -192,7 +190,7 @@ async def create_account(request: Request, state: State) -> Response:
 
 @router.put("/api/accounts/{email}", dependencies=[needs_admin])
 async def change_account(email: str, request: Request, state: State) -> Response:
-    """Change an account's role or set its password (role: admin): `{"role"?, "password"?}`. Its sessions end."""
+    """Change a role or set a password (role: admin): `{"role"?, "password"?}`. A new password ends the sessions."""
     body = await read_json_object(request)
     if not body.keys() & {"role", "password"}:
         raise UsageError("give role or password")
@@ -220,8 +218,8 @@ def _session_row(session: Session, own: str) -> dict[str, Any]:
         "id": session.id[:12],
         "email": session.email,
         "role": session.role.value,
-        "created_at": _ms(session.created_at),
-        "expires_at": _ms(session.expires_at),
+        "created_at": unix_ms(session.created_at),
+        "expires_at": unix_ms(session.expires_at),
         "address": session.address,
         "browser": session.browser,
         "is_own": session.id == own,

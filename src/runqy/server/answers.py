@@ -30,6 +30,11 @@ def rfc3339(seconds: float | None) -> str:
     return text.replace("+00:00", "Z")
 
 
+def unix_ms(seconds: float | None) -> int | None:
+    """A time as our own routes have it: whole unix milliseconds, None for none."""
+    return None if seconds is None else round(seconds * 1000)
+
+
 def local_time(seconds: float | None) -> str:
     """`YYYY-MM-DD HH:MM:SS` in local time, as the original's CLI routes have it; empty for none."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds is not None else ""

@@ -194,6 +194,7 @@ async def server_state(settings: ServerSettings) -> AsyncIterator[ServerState]:
         stack.push_async_callback(access.stop)
         workers = WorkerRegistry(connection)
         sampler = Sampler(connection, inspector, workers, database)
+        await sampler.start()
         stack.push_async_callback(sampler.stop)
         operator = Operator(connection)
         bulk = BulkRunner(operator)

@@ -118,8 +118,8 @@ class BulkRunner:
         try:
             # All ids first: acting moves tasks, and a search that goes on by position would miss some.
             by_queue: dict[str, list[str]] = defaultdict(list)
-            async for view in search.all(MOST_TASKS):
-                by_queue[view.queue].append(view.id)
+            async for queue, task_id in search.ids(MOST_TASKS):
+                by_queue[queue].append(task_id)
                 job.total += 1
                 if job.is_cancelled:
                     break

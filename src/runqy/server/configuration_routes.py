@@ -14,7 +14,7 @@ from runqy.config.source import Loaded, load_texts
 from runqy.errors import ConfigurationError, RunqyError, UsageError
 from runqy.server.configuration import load_configured
 from runqy.server.errors import error_texts
-from runqy.server.responding import State, json_answer, needs_viewer, note_audit, read_json_object
+from runqy.server.responding import State, json_answer, needs_viewer, note_audit, read_json_object, read_number
 from runqy.server.state import ServerState
 from runqy.store.queues import Planned
 
@@ -30,9 +30,8 @@ def _rows(found: tuple[Difference, ...]) -> list[dict[str, Any]]:
 @router.get("/api/config/changes", dependencies=[needs_viewer])
 async def changes(state: State, queue: str = "", limit: str = "100", before: str = "") -> Response:
     """Who changed which queue, newest first (role: viewer). `before` is the last `id` of the former page."""
-    size = min(int(limit), LONGEST_PAGE) if limit.isascii() and limit.isdigit() and len(limit) < 6 else 100
-    earlier = int(before) if before.isascii() and before.isdigit() and len(before) < 10 else None
-    found = await state.queues.history(queue or None, limit=max(size, 1), before_id=earlier)
+    size, earlier = read_number(limit, 100, most=LONGEST_PAGE), read_number(before, 0, least=0) or None
+    found = await state.queues.history(queue or None, limit=size, before_id=earlier)
     rows = [
         {
             "id": change.id,

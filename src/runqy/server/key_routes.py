@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from runqy.config.model import parse_queue_name
 from runqy.errors import UsageError
+from runqy.server.answers import unix_ms
 from runqy.server.responding import (
     State,
     caller_of,
@@ -17,6 +18,7 @@ from runqy.server.responding import (
     needs_viewer,
     note_audit,
     read_json_object,
+    read_number,
 )
 from runqy.store.api_keys import ApiKey
 from runqy.store.roles import parse_role
@@ -26,20 +28,16 @@ router = APIRouter(tags=["access"])
 LONGEST_PAGE = 1000
 
 
-def _ms(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1000)
-
-
 def _row(key: ApiKey) -> dict[str, Any]:
     return {
         "name": key.name,
         "role": key.role.value,
         "queues": None if key.queues is None else list(key.queues),
         "start": key.start,
-        "created_at": _ms(key.created_at),
+        "created_at": unix_ms(key.created_at),
         "created_by": key.created_by,
-        "last_used_at": _ms(key.last_used_at),
-        "expires_at": _ms(key.expires_at),
+        "last_used_at": unix_ms(key.last_used_at),
+        "expires_at": unix_ms(key.expires_at),
         "is_expired": key.expires_at is not None and key.expires_at <= time.time(),
     }
 
@@ -101,13 +99,12 @@ async def revoke_key(key: str, state: State) -> Response:
 @router.get("/api/audit", dependencies=[needs_viewer])
 async def audit_log(state: State, target: str = "", who: str = "", limit: str = "100", before: str = "") -> Response:
     """Who changed what, newest first (role: viewer). `before` is the last `id` of the former page."""
-    size = min(int(limit), LONGEST_PAGE) if limit.isascii() and limit.isdigit() and len(limit) < 6 else 100
-    earlier = int(before) if before.isascii() and before.isdigit() and len(before) < 16 else None
-    lines = await state.access.audit.lines(target=target, who=who, limit=max(size, 1), before_id=earlier)
+    size, earlier = read_number(limit, 100, most=LONGEST_PAGE), read_number(before, 0, least=0) or None
+    lines = await state.access.audit.lines(target=target, who=who, limit=size, before_id=earlier)
     rows = [
         {
             "id": line.id,
-            "at": _ms(line.at),
+            "at": unix_ms(line.at),
             "who": line.who,
             "role": line.role,
             "address": line.address,

@@ -37,9 +37,11 @@ class LoginLimit:
         while len(self._failures) > _MOST_NAMES:
             self._failures.popitem(last=False)
 
-    def succeeded(self, email: str) -> None:
-        """Forget an account's failures."""
+    def succeeded(self, email: str, address: str) -> None:
+        """Forget an account's failures, and what was counted for this try at the address."""
         self._failures.pop(f"account {email}", None)
+        if failures := self._failures.get(f"address {address}"):
+            failures.pop()
 
     def _recent(self, name: str) -> deque[float]:
         failures = self._failures.get(name, deque())

@@ -6,8 +6,8 @@ import datetime
 import time
 from typing import Any
 
+from runqy.broker.daily import Day
 from runqy.broker.inspector import QueueCounts, TaskView
-from runqy.broker.measures import Day
 from runqy.server.answers import rfc3339
 from runqy.tasks.state import State
 from runqy.timing import format_duration

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 from fastapi import APIRouter, Request, Response
 
+from runqy.broker.daily import daily_counts
 from runqy.broker.inspector import QueueCounts
-from runqy.broker.measures import Measures
+from runqy.broker.memory import memory_of
 from runqy.errors import NotFoundError, StateError, UsageError
 from runqy.server import monitoring_answers as answers
 from runqy.server.bulk import failure
@@ -21,6 +22,7 @@ from runqy.server.responding import (
     needs_viewer,
     needs_viewer_scoped,
     read_json_object,
+    read_number,
 )
 from runqy.server.state import ServerState
 from runqy.server.task_routes import known_queue
@@ -44,12 +46,10 @@ _BATCH_ANSWER = {
 
 
 async def _stats(state: ServerState, counts: list[QueueCounts]) -> list[dict[str, Any]]:
-    measures = Measures(state.connection)
-    days = await measures.days([entry.queue for entry in counts], 1, answers.today())
-    return [
-        answers.stats(entry, days[entry.queue][0], await measures.memory(entry.queue) if entry.size else 0)
-        for entry in counts
-    ]
+    names = [entry.queue for entry in counts]
+    days = await daily_counts(state.connection, names, 1, answers.today())
+    memory = await memory_of(state.connection, names)
+    return [answers.stats(entry, days[entry.queue][0], memory[entry.queue]) for entry in counts]
 
 
 async def _stats_of(state: ServerState, queue: str) -> dict[str, Any]:
@@ -67,7 +67,7 @@ async def list_queues(request: Request, state: State) -> Response:
 async def queue_stats(request: Request, state: State) -> Response:
     """What each queue did on each of the last 90 days (role: viewer)."""
     names = [name for name in await state.inspector.queues() if caller_of(request).sees(name)]
-    days = await Measures(state.connection).days(names, _STATS_DAYS, answers.today())
+    days = await daily_counts(state.connection, names, _STATS_DAYS, answers.today())
     return json_answer({"stats": {queue: [answers.day_row(day) for day in found] for queue, found in days.items()}})
 
 
@@ -89,7 +89,7 @@ async def resume_queue(queue: str, state: State) -> Response:
 async def get_queue(queue: str, state: State) -> Response:
     """One queue, and what it did on each of the last ten days (role: viewer)."""
     name = await known_queue(state, queue)
-    days = await Measures(state.connection).days([name], _HISTORY_DAYS, answers.today())
+    days = await daily_counts(state.connection, [name], _HISTORY_DAYS, answers.today())
     history = [answers.day_row(day) for day in days[name]]
     return json_answer({"current": await _stats_of(state, name), "history": history})
 
@@ -122,15 +122,11 @@ async def list_tasks(queue: str, bucket: str, state: State, page: str = "1", siz
     """Tasks in one state, a page of them, and the queue's sizes (role: viewer)."""
     wanted = _bucket(bucket)
     name = await known_queue(state, queue)
-    number, length = _number(page, 1, 10**9), min(_number(size, 20, 10**9), _PAGE)
+    number, length = read_number(page, 1), read_number(size, 20, most=_PAGE)
     views = []
     if wanted is not None:
         views = await state.inspector.list_tasks(name, wanted, offset=(number - 1) * length, limit=length)
     return json_answer({"tasks": [answers.row(view) for view in views], "stats": await _stats_of(state, name)})
-
-
-def _number(text: str, default: int, most: int) -> int:
-    return max(min(int(text), most), 1) if text.isascii() and text.isdigit() and len(text) < 12 else default
 
 
 def _bucket(word: str) -> TaskState | None:

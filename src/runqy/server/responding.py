@@ -92,6 +92,17 @@ def note_audit(request: Request, **detail: Any) -> None:
     request.scope.setdefault("state", {}).setdefault("audit", {}).update(detail)
 
 
+LARGEST_NUMBER = 2**31 - 1
+"""what a row's number can be in PostgreSQL"""
+
+
+def read_number(text: str, default: int, *, least: int = 1, most: int = LARGEST_NUMBER) -> int:
+    """A whole number of a query, kept within its bounds; what is no number counts as not given, as in the original."""
+    if not (text.isascii() and text.isdigit()):
+        return default
+    return max(least, min(int(text[:12]), most))
+
+
 async def read_json_object(request: Request) -> dict[str, Any]:
     """The body as a JSON object. Raises `UsageError` (400), `TooLargeError` (413)."""
     limit = server_state(request).settings.max_body_size

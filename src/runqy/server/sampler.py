@@ -16,7 +16,7 @@ from runqy.broker.connection import Connection
 from runqy.broker.inspector import Inspector, QueueCounts
 from runqy.broker.workers import WorkerRecord, WorkerRegistry
 from runqy.errors import RunqyError
-from runqy.service import end_tasks
+from runqy.service import Service
 from runqy.store.database import Database
 from runqy.telemetry import redact
 
@@ -56,14 +56,17 @@ class Sampler:
         self._lock = asyncio.Lock()
         self._new = asyncio.Condition()
         self._watchers = 0
-        self._task: asyncio.Task[None] | None = None
+        self._service = Service("sampler", self._look, interval=INTERVAL_SECONDS)
         self.samples = 0
         """looks taken since the start"""
 
+    async def start(self) -> None:
+        """Be ready for watchers."""
+        await self._service.start()
+
     async def stop(self) -> None:
         """End the sampling."""
-        task, self._task = self._task, None
-        await end_tasks(task)
+        await self._service.stop()
 
     async def overview(self) -> Snapshot:
         """A snapshot that is at most a second old."""
@@ -76,8 +79,6 @@ class Sampler:
     async def snapshots(self) -> AsyncGenerator[Snapshot, None]:
         """Each new snapshot, the present one first. A slow reader skips what it has not seen in time."""
         self._watchers += 1
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run(), name="sampler")
         try:
             snapshot = await self.overview()
             while True:
@@ -92,9 +93,8 @@ class Sampler:
                 await self._new.wait()
             return self._last
 
-    async def _run(self) -> None:
-        while self._watchers:
-            await asyncio.sleep(INTERVAL_SECONDS)
+    async def _look(self) -> None:
+        if self._watchers:
             await self.overview()
             async with self._new:
                 self._new.notify_all()

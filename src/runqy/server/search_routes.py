@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from runqy.broker.inspector import TaskView
 from runqy.broker.search import Search
 from runqy.errors import NotFoundError, UsageError
-from runqy.server.answers import task_info, task_row
+from runqy.server.answers import task_info, task_row, unix_ms
 from runqy.server.bulk import MOST_TASKS, failure
 from runqy.server.responding import (
     State,
@@ -20,6 +20,7 @@ from runqy.server.responding import (
     needs_viewer_scoped,
     note_audit,
     read_json_object,
+    read_number,
 )
 from runqy.server.state import ServerState
 from runqy.tasks.query import QUALIFIERS, parse_query
@@ -31,8 +32,10 @@ router = APIRouter(tags=["tasks"])
 
 LONGEST_PAGE = 500
 MOST_SELECTED = 10_000
+SAMPLED = 10
 GROUPED_TASKS = 2_000
-"""failed tasks that one look groups"""
+"""failed tasks that one look groups, in equal shares for the queues: none hides another"""
+LEAST_SHARE = 50
 _VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]+)*\b|\d+(?:\.\d+)?")
 
 
@@ -51,7 +54,7 @@ def _row(view: TaskView) -> dict[str, Any]:
         ("next_process_at_ms", view.next_process_at if view.state is not TaskState.PENDING else None),
     ):
         if seconds is not None:
-            row[name] = round(seconds * 1000)
+            row[name] = unix_ms(seconds)
     if len(row["payload"]) > _SHOWN:
         row["payload"] = row["payload"][:_SHOWN] + "…"
     row.pop("result", None)
@@ -64,7 +67,7 @@ _SHOWN = 500
 @router.get("/api/search", dependencies=[needs_viewer_scoped])
 async def search(request: Request, state: State, q: str = "", cursor: str = "", limit: str = "50") -> Response:
     """Tasks that match (role: viewer). By text only the newest 10,000 that fit the rest are read; `cursor` goes on."""
-    size = max(1, min(int(limit), LONGEST_PAGE)) if limit.isascii() and limit.isdigit() and len(limit) < 9 else 50
+    size = read_number(limit, 50, most=LONGEST_PAGE)
     found = await (await _search(request, state, q)).page(size, cursor)
     return json_answer(
         {
@@ -164,7 +167,8 @@ async def act_on_selection(request: Request, state: State) -> Response:
 async def start_bulk(request: Request, state: State) -> Response:
     """Act on all tasks that a search matches (role: operator): `{"action", "q", "dry_run"?}`.
 
-    `dry_run` counts and shows a sample; otherwise 202, and `GET /api/bulk/{id}` tells how far it is.
+    `dry_run` counts and shows a sample, by text among the first 10,000 tasks read, and says when there are more.
+    Otherwise 202, and `GET /api/bulk/{id}` tells how far it is.
     """
     body = await read_json_object(request)
     action, q = _action(body), body.get("q")
@@ -172,14 +176,10 @@ async def start_bulk(request: Request, state: State) -> Response:
         raise UsageError("q is required", hint='name what is meant, such as "queue:echo state:archived"')
     search = await _search(request, state, q)
     if body.get("dry_run"):
-        sample: list[dict[str, Any]] = []
-        count = 0
-        async for view in search.all(MOST_TASKS):
-            count += 1
-            if len(sample) < 10:
-                sample.append(_row(view))
+        count, is_cut = await search.count(MOST_TASKS)
+        sample = [_row(view) for view in (await search.page(SAMPLED)).tasks]
         note_audit(request, silent=True)
-        return json_answer({"count": count, "limit_reached": count >= MOST_TASKS, "sample": sample})
+        return json_answer({"count": count, "limit_reached": is_cut or count > MOST_TASKS, "sample": sample})
     job = state.bulk.start(action, q, search, caller_of(request).who)
     note_audit(request, action=action.value, q=q, bulk=job.id)
     return json_answer(job.document(), 202)
@@ -206,14 +206,27 @@ async def cancel_bulk(job_id: str, state: State) -> Response:
 @router.get("/api/errors", dependencies=[needs_viewer_scoped])
 async def group_errors(request: Request, state: State, queue: str = "") -> Response:
     """The newest failures, grouped by what they have in common (role: viewer): numbers and ids don't count."""
-    q = "state:archived state:retry" + (f' queue:"{queue}"' if queue else "")
+    names = [
+        entry
+        for entry in await state.inspector.queues()
+        if caller_of(request).sees(entry) and queue in {"", entry, entry.partition(".")[0]}
+    ]
+    failed = {
+        (entry.queue, status): getattr(entry, status.value)
+        for entry in await state.inspector.counts_of(names)
+        for status in (TaskState.ARCHIVED, TaskState.RETRY)
+        if getattr(entry, status.value)
+    }
+    share = max(GROUPED_TASKS // max(len(failed), 1), LEAST_SHARE)
     groups: dict[tuple[str, str], dict[str, Any]] = {}
     looked = 0
-    async for view in (await _search(request, state, q)).all(GROUPED_TASKS):
-        looked += 1
-        _group(groups, view)
+    for name, status in failed:
+        for view in await state.inspector.list_tasks(name, status, limit=share):
+            looked += 1
+            _group(groups, view)
     ordered = sorted(groups.values(), key=lambda group: -group["count"])
-    return json_answer({"groups": ordered, "looked_at": looked, "limit_reached": looked >= GROUPED_TASKS})
+    is_cut = any(count > share for count in failed.values())
+    return json_answer({"groups": ordered, "looked_at": looked, "limit_reached": is_cut})
 
 
 def _group(groups: dict[tuple[str, str], dict[str, Any]], view: TaskView) -> None:

@@ -78,7 +78,7 @@ class ServerState:
             stop.cancel()
 
     async def until_stopping(self, items: AsyncGenerator[_T, None]) -> AsyncGenerator[_T]:
-        """The same items, ended when the server stops."""
+        """The same items, ended when the server stops or what they come from can't be reached."""
         stop = asyncio.ensure_future(self.stopping.wait())
         try:
             while not stop.done():
@@ -90,7 +90,7 @@ class ServerState:
                 finally:
                     # The source must stand still before it can be closed.
                     await end_tasks(item)
-        except StopAsyncIteration:
+        except (StopAsyncIteration, UnavailableError):
             return
         finally:
             await end_tasks(stop)
@@ -127,6 +127,12 @@ class ServerState:
             return
 
     async def announce_access(self) -> None:
-        """Take over changed keys, accounts and sessions here, and tell the other servers."""
+        """Take over changed keys, accounts and sessions here, and tell the other servers.
+
+        Without Redis they find the change by themselves, within `runqy.server.access.REFRESH_SECONDS`.
+        """
         await self.access.refresh()
-        await self.workers.publish_access_change()
+        try:
+            await self.workers.publish_access_change()
+        except UnavailableError as error:
+            log.warning("other servers learn of a change of access by themselves", reason=str(error))

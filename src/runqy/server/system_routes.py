@@ -11,6 +11,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
+from runqy.broker.workers import LOG_LINES
 from runqy.errors import NotFoundError, UnavailableError, UsageError
 from runqy.server.answers import worker_row
 from runqy.server.auth import permitted
@@ -66,14 +67,6 @@ async def list_workers(state: State) -> Response:
     return json_answer({"workers": [worker_row(record, now) for record in await state.workers.all()]})
 
 
-@router.get("/workers/{worker_id}/logs", dependencies=[needs_viewer])
-async def worker_logs(worker_id: str, state: State, n: str = "200") -> Response:
-    """The last lines that a worker's task processes printed (role: viewer)."""
-    count = max(min(int(n), 500), 1) if n.isascii() and n.isdigit() and len(n) < 6 else 200
-    lines = await state.workers.logs(worker_id, count)
-    return json_answer({"lines": lines, "count": len(lines)})
-
-
 @router.get("/workers/{worker_id}/logs/stream", dependencies=[needs_viewer])
 async def worker_logs_stream(worker_id: str, state: State) -> Response:
     """The last hundred lines, then every new one (role: viewer). `id` is the line's number, which only grows."""
@@ -93,7 +86,7 @@ async def _new_lines(state: ServerState, worker_id: str) -> AsyncGenerator[Serve
             if number > last:
                 last = number
                 yield ServerSentEvent(line, id=str(number))
-        wanted = 500
+        wanted = LOG_LINES
         await asyncio.sleep(STREAM_SECONDS)
 
 

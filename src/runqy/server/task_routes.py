@@ -22,6 +22,7 @@ from runqy.server.responding import (
     needs_operator,
     needs_operator_scoped,
     needs_viewer,
+    read_number,
 )
 from runqy.server.state import ServerState
 from runqy.store.roles import Role
@@ -135,13 +136,9 @@ async def list_tasks(
     except ValueError:
         raise UsageError(f"invalid state: {task_state}") from None
     name = await known_queue(state, queue)
-    size, skip = _number(limit, 10, LONGEST_PAGE), _number(offset, 0, 10**9)
+    size, skip = read_number(limit, 10, least=0, most=LONGEST_PAGE), read_number(offset, 0, least=0)
     views = await state.inspector.list_tasks(name, wanted, offset=skip, limit=size)
     return json_answer({"tasks": [task_row(view) for view in views]})
-
-
-def _number(text: str, default: int, most: int) -> int:
-    return min(int(text), most) if text.isascii() and text.isdigit() and len(text) < 12 else default
 
 
 @router.get("/api/queues/{queue}/tasks/{task_id}", tags=["tasks"], dependencies=[needs_viewer])

@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 from fastapi import APIRouter, Request, Response
 
-from runqy.broker.workers import Order
+from runqy.broker.workers import LOG_LINES, Order
 from runqy.config.model import Deployment, QueueConfig, SubQueue, parse_queue_name
 from runqy.errors import ConflictError, NotAllowedError, NotFoundError, RunqyError, UnavailableError, UsageError
 from runqy.server.access import is_local
@@ -25,6 +25,7 @@ from runqy.server.responding import (
     needs_viewer_scoped,
     needs_worker,
     read_json_object,
+    read_number,
 )
 from runqy.server.state import ServerState
 from runqy.store.sealing import SealError
@@ -95,8 +96,7 @@ async def _registration(state: ServerState, body: dict[str, Any], by: Caller, ad
 async def _secrets(state: ServerState, name: str, deployment: Deployment) -> dict[str, Any]:
     """What the vaults hold for a queue: variables of its task code, and the token for its repository.
 
-    Raises `UnavailableError` when variables are wanted that can't be had. A token that can't is left out, since
-    the worker may have one of its own.
+    Raises `UnavailableError` when any of it can't be had: a clone without its token would fail with less to say.
     """
     secrets: dict[str, Any] = {}
     if deployment.vaults:
@@ -108,21 +108,21 @@ async def _secrets(state: ServerState, name: str, deployment: Deployment) -> dic
         if variables:
             secrets["vaults"] = variables
     if deployment.git_token:
-        token = await _git_token(state, name, deployment.git_token)
-        if token:
-            secrets["git_token"] = token
+        secrets["git_token"] = await _git_token(state, name, deployment.git_token)
     return secrets
 
 
 async def _git_token(state: ServerState, name: str, reference: str) -> str:
     if state.vaults is None:
-        log.error("a queue's git token is in a vault, and RUNQY_VAULT_MASTER_KEY is not set", queue=name)
-        return ""
+        raise UnavailableError(
+            f"the git token of queue {name} is in a vault, and vaults are not configured (set RUNQY_VAULT_MASTER_KEY)"
+        )
     try:
         return await state.vaults.referenced(reference)
     except (NotFoundError, SealError) as error:
-        log.error("a queue's git token can't be had from its vault", queue=name, reason=str(error), hint=error.hint)
-        return ""
+        raise UnavailableError(
+            f"failed to resolve the git token of queue {name}", why=str(error), hint=error.hint
+        ) from None
 
 
 def _served(state: ServerState, name: str) -> tuple[QueueConfig, tuple[SubQueue, ...]]:
@@ -194,12 +194,13 @@ async def get_worker(worker_id: str, state: State) -> Response:
 
 
 @router.get("/api/workers/{worker_id}/logs", tags=["workers"], dependencies=[needs_viewer])
+@router.get("/monitoring/api/workers/{worker_id}/logs", tags=["monitoring"], dependencies=[needs_viewer])
 @router.get("/workers/{worker_id}/logs", tags=["workers"], dependencies=[needs_viewer])
 async def get_worker_logs(worker_id: str, state: State, n: str = "200") -> Response:
     """The last lines that a worker's task processes printed (role: viewer)."""
     if await state.workers.get(worker_id) is None:
         raise NotFoundError("Worker not found")
-    count = min(int(n), 500) if n.isascii() and n.isdigit() and len(n) < 6 else 200
+    count = read_number(n, 200, most=LOG_LINES)
     lines = await state.workers.logs(worker_id, count)
     return json_answer({"lines": lines, "count": len(lines)})
 

@@ -158,7 +158,7 @@ async def test_the_day_of_a_counter_is_the_calendars(
 async def test_the_history_holds_minutes_and_hours_with_mergeable_histograms(
     broker: Broker, connection: Connection, clock_offset: ClockOffset
 ) -> None:
-    """Decision 40, issue 4, item 6: a day of minutes, thirty days of hours, only where something happened."""
+    """Decision 40: a day of minutes, thirty days of hours, only where something happened."""
     base = time.time()
     for _ in range(3):
         taken = await active(broker)
@@ -189,7 +189,7 @@ async def test_the_history_holds_minutes_and_hours_with_mergeable_histograms(
 async def test_a_busy_queues_history_stays_under_two_megabytes(
     broker: Broker, connection: Connection, clock_offset: ClockOffset
 ) -> None:
-    """Issue 4, item 6."""
+    """Every minute of a day and every hour of thirty days, each slot as full as it can be."""
     del broker, clock_offset
     slot = _full_slot()
     for hour in range(25):

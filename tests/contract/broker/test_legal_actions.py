@@ -86,7 +86,7 @@ class Forced:
 async def test_an_action_happens_exactly_where_the_table_allows_it(
     broker: Broker, operator: Operator, connection: Connection, clock_offset: ClockOffset, state: State, action: Action
 ) -> None:
-    """Issue 4, item 3: legal ones lead where the table says, the others change no task."""
+    """Legal ones lead where the table says, the others change no task."""
     id_, token = await make_in_state(broker, state, ttl_archived=600)
     forced = Forced(broker, operator, clock_offset, id_, token)
     before = await connection.command("HGETALL", keys.task(QUEUE, id_))

@@ -222,7 +222,7 @@ async def test_archiving_counts_as_processed_and_failed(
 async def test_tasks_leave_a_long_pending_list_at_the_same_cost(
     broker: Broker, operator: Operator, inspector: Inspector, connection: Connection, clock_offset: ClockOffset
 ) -> None:
-    """Issue 4, item 9: out of 30,000, from front, middle and back; the order of the others stays, counts agree."""
+    """Out of 30,000, from front, middle and back; the order of the others stays, counts agree."""
     tasks = [new_task() for _ in range(30_000)]
     for start in range(0, len(tasks), 200):
         await broker.enqueue(tasks[start : start + 200])

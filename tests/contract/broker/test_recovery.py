@@ -215,7 +215,7 @@ async def test_a_lease_entry_that_vanished_is_made_again(
 async def test_entries_that_need_nothing_hide_none_that_do(
     broker: Broker, connection: Connection, clock_offset: ClockOffset
 ) -> None:
-    """Issue 4, item 8: leases of vanished tasks are cleaned, and the batches go on behind them."""
+    """Leases of vanished tasks are cleaned, and the batches go on behind them."""
     await broker.enqueue([new_task() for _ in range(40)])
     taken = [task for _ in range(2) for task in await take(broker, limit=20)]
     for task in taken[:35]:

@@ -20,6 +20,7 @@ from runqy.worker.protocol import (
     Ready,
     Recalled,
     Reply,
+    Said,
     Started,
     StartFailed,
     TaskLog,
@@ -163,7 +164,8 @@ def test_each_line_is_read_as_what_it_is(line: bytes, said: object) -> None:
 
 @given(st.binary(max_size=200))
 def test_no_line_ever_breaks_the_reader(line: bytes) -> None:
-    read_line(line)
+    said = read_line(line)
+    assert isinstance(said, Said) if line.strip() else said is None
 
 
 _JSON = st.recursive(
@@ -177,7 +179,7 @@ _WORDS = st.sampled_from(["ready", "error", "start", "progress", "log", "output"
 
 @given(st.dictionaries(st.sampled_from(_KEYS), _JSON | _WORDS))
 def test_no_odd_value_in_a_known_key_breaks_the_reader(line: dict[str, object]) -> None:
-    read_line(json.dumps(line).encode())
+    assert isinstance(read_line(json.dumps(line).encode()), Said)
 
 
 @given(st.lists(st.binary(max_size=30)), st.data())
